@@ -1,0 +1,62 @@
+# Every target starts from nothing but make and Python 3.10 to 3.14.
+#
+#   make models PYTHON=python3.12           another Python (then run `make clean` first)
+#   make models ARGS='-k magika -x'         arguments for pytest
+#   make models WORKERS=4                   cases at a time; one may need several gigabytes
+
+PYTHON  ?= python3
+VENV    ?= .venv
+WORKERS ?= 2
+ARGS    ?=
+
+BIN   := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help venv models test lint format lock clean distclean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(STAMP) ## make .venv with the locked versions and this project in it
+
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 15))' || { \
+	  echo "$(PYTHON) is not a Python 3.10 to 3.14: name one, e.g. make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "$(PYTHON) has no venv module: install it (Debian, Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+models: $(STAMP) ## run the embedded models on the default devices, record them, print the funnel
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+test: $(STAMP) ## run the tests of the suite itself
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal onnx_models/meta_tests $(ARGS)
+
+lint: $(STAMP) ## ruff and mypy, changing nothing
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP) ## let ruff rewrite what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lock: ## resolve requirements.lock again for every supported Python (UPGRADE=1: newest versions)
+	$(PYTHON) -m venv --clear .lock-venv
+	.lock-venv/bin/python -m pip install --quiet uv
+	.lock-venv/bin/uv pip compile --quiet --no-config --universal --python-version 3.10 --generate-hashes \
+	  --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
+	  --extra dev $(if $(UPGRADE),--upgrade) --output-file requirements.lock pyproject.toml
+	rm -rf .lock-venv
+
+clean: ## remove .venv, caches and built files; artifacts/ stays
+	rm -rf $(VENV) .lock-venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean ## remove artifacts/ as well: results, records, fetched inputs
+	rm -rf artifacts

@@ -1,0 +1,209 @@
+"""The models: which exist, where each comes from, and what it must be fed.
+
+A catalogue is data in `catalogue/`: one `.toml` per hand-written collection or
+one `.jsonl` (a record a line) per generated one. Nothing here opens a model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from onnx_models.outcomes import UsageError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+CATALOGUE = Path(__file__).parent / "catalogue"
+
+INPUT_KINDS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "uniform": frozenset({"low", "high"}),
+        "normal": frozenset({"mean", "std"}),
+        "ids": frozenset({"low", "below"}),
+        "mask": frozenset({"keep"}),
+        "constant": frozenset({"value"}),
+        "values": frozenset({"values"}),
+        "sizes": frozenset({"of", "axes"}),
+        "distances": frozenset({"low", "below"}),
+        "default": frozenset(),
+        "file": frozenset({"path"}),
+        "unsupported": frozenset({"why"}),
+    }
+)
+"""Each kind of input and its parameters (`inputs.generate` says what they mean).
+
+`unsupported` marks what IREE has no type for (strings, sequences): nothing is generated.
+"""
+
+TIMEOUT_CLASSES: Mapping[str, float] = MappingProxyType({"normal": 1.0, "long": 3.0, "longest": 6.0})
+"""Factor by which a model's timeout class stretches each stage's time limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputFact:
+    """What is known of one graph input beyond the model file.
+
+    `name` is the graph input's name, or `#0`, `#1`, ... for its position among
+    the inputs that are not initializers, where no record tells the name.
+    `shape` has one entry per axis, a size or the name of a symbol bound in
+    `Model.dims`; None takes the file's own shape. `dtype` (numpy's word, or
+    `string`, `sequence(uint8)`) is what is known before the file is there;
+    the file decides. `params` are those of `kind`.
+    """
+
+    name: str
+    kind: str
+    dtype: str = ""
+    shape: tuple[int | str, ...] | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """One model of the catalogue.
+
+    Attributes:
+        collection: `skeletons`, `wheels`, `zoo`, `local` and so on.
+        path: path inside the collection, without `.onnx`; unique there.
+        source: how to get the file; `type` names the route, the rest is the route's own.
+        sha256: of the model file, lower-case hex; empty for a local file.
+        bytes: size of the model file, 0 when unknown.
+        inputs: facts of the inputs that need them; others follow `inputs.default_fact`.
+        dims: sizes of symbolic dims (`dim_param`), by name.
+        import_flags, compile_flags, run_flags: extra flags of the tools, visible in the report.
+        session: onnxruntime session configuration of the reference.
+        compare: overrides of the comparison, by output name.
+        task, family: what the model is for, and the architecture it is a version of.
+        origin: who exported it: `timm`, `torch_hub`, `transformers`, `validated`, ...
+        opset_label: opset that the file's name or manifest claims, 0 when none does;
+            a hint only, for three zoo pairs are one file under two labels.
+        operators: occurrences by operator type; 0 where only the presence is on record.
+            Empty when nothing is on record, so absence proves nothing unless counts are given.
+        test_data: archive of stored data sets: `path`, `sha256`, `bytes`, and `bad`, a list of
+            `set` (number or `*`), `part` (`inputs` or `outputs`) and `why` not to trust it.
+        timeout_class: a key of `TIMEOUT_CLASSES`.
+        tags: lower-case words to filter by.
+        notes: what a reader must know, one sentence each.
+    """
+
+    collection: str
+    path: str
+    source: Mapping[str, Any]
+    sha256: str = ""
+    bytes: int = 0
+    inputs: tuple[InputFact, ...] = ()
+    dims: Mapping[str, int] = field(default_factory=dict)
+    import_flags: tuple[str, ...] = ()
+    compile_flags: tuple[str, ...] = ()
+    run_flags: tuple[str, ...] = ()
+    session: Mapping[str, Any] = field(default_factory=dict)
+    compare: Mapping[str, Any] = field(default_factory=dict)
+    task: str = ""
+    family: str = ""
+    origin: str = ""
+    opset_label: int = 0
+    operators: Mapping[str, int] = field(default_factory=dict)
+    test_data: Mapping[str, Any] = field(default_factory=dict)
+    timeout_class: str = "normal"
+    tags: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """`collection/path`: names the model everywhere."""
+        return f"{self.collection}/{self.path}"
+
+
+def collections() -> tuple[str, ...]:
+    """The names of the catalogued collections, sorted."""
+    return tuple(sorted(p.stem for p in CATALOGUE.iterdir() if p.suffix in (".toml", ".jsonl")))
+
+
+def load(collection: str) -> tuple[Model, ...]:
+    """The models of a collection, sorted by path.
+
+    Raises:
+        UsageError: there is no such collection, or its file is not well-formed.
+    """
+    for suffix, parse in ((".toml", _toml_rows), (".jsonl", _jsonl_rows)):
+        file = CATALOGUE / f"{collection}{suffix}"
+        if file.is_file():
+            models = tuple(_model(collection, row, file) for row in parse(file))
+            return tuple(sorted(_unique(models, file), key=lambda m: m.path))
+    raise UsageError(f"unknown collection {collection!r}: choose from {', '.join(collections())}")
+
+
+def digest() -> str:
+    """sha256 over every catalogue file, to tell runs of different catalogues apart."""
+    total = hashlib.sha256()
+    for file in sorted(CATALOGUE.iterdir()):
+        if file.suffix in (".toml", ".jsonl"):
+            total.update(file.name.encode() + b"\0" + file.read_bytes())
+    return total.hexdigest()
+
+
+def _toml_rows(file: Path) -> Iterable[Mapping[str, Any]]:
+    try:
+        rows: list[Mapping[str, Any]] = tomllib.loads(file.read_text(encoding="utf-8"))["model"]
+    except (tomllib.TOMLDecodeError, KeyError) as error:
+        raise UsageError(f"{file}: not a catalogue ({error!r}): it needs [[model]] tables") from None
+    return rows
+
+
+def _jsonl_rows(file: Path) -> Iterable[Mapping[str, Any]]:
+    with file.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                yield json.loads(line)
+            except json.JSONDecodeError as error:
+                raise UsageError(f"{file}:{number}: not JSON ({error}): one record a line") from None
+
+
+def _unique(models: tuple[Model, ...], file: Path) -> tuple[Model, ...]:
+    seen: set[str] = set()
+    for model in models:
+        if model.path in seen:
+            raise UsageError(f"{file}: {model.path!r} is listed twice")
+        seen.add(model.path)
+    return models
+
+
+_TUPLES = ("import_flags", "compile_flags", "run_flags", "tags", "notes")
+_FIELDS = frozenset(Model.__slots__) - {"collection"}
+
+
+def _model(collection: str, row: Mapping[str, Any], file: Path) -> Model:
+    where = f"{file}: {row.get('path', '?')!r}"
+    unknown = sorted(set(row) - _FIELDS)
+    if unknown:
+        raise UsageError(f"{where}: unknown key {unknown[0]!r}: choose from {', '.join(sorted(_FIELDS))}")
+    if not {"path", "source"} <= set(row):
+        raise UsageError(f"{where}: a model needs 'path' and 'source'")
+    if row.get("timeout_class", "normal") not in TIMEOUT_CLASSES:
+        raise UsageError(f"{where}: 'timeout_class' must be one of {', '.join(TIMEOUT_CLASSES)}")
+    values: dict[str, Any] = dict(row)
+    values.update({key: tuple(row[key]) for key in _TUPLES if key in row})
+    if "inputs" in row:
+        values["inputs"] = tuple(_fact(fact, where) for fact in row["inputs"])
+    return Model(collection=collection, **values)
+
+
+def _fact(row: Mapping[str, Any], where: str) -> InputFact:
+    params = {key: value for key, value in row.items() if key not in ("name", "kind", "dtype", "shape")}
+    kind = row.get("kind")
+    if "name" not in row or kind not in INPUT_KINDS:
+        raise UsageError(f"{where}: an input needs 'name' and 'kind', one of {', '.join(INPUT_KINDS)}")
+    unknown = sorted(set(params) - INPUT_KINDS[kind])
+    if unknown:
+        raise UsageError(f"{where}: input {row['name']!r}: {kind} takes no {unknown[0]!r}")
+    shape = tuple(row["shape"]) if "shape" in row else None
+    return InputFact(name=row["name"], kind=kind, dtype=row.get("dtype", ""), shape=shape, params=params)

@@ -1,0 +1,1 @@
+"""The tests of the suite itself: `pytest onnx_models/meta_tests`."""

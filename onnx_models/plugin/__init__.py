@@ -1,0 +1,259 @@
+"""The pytest plugin: options, the cases as tests, fixtures, verdicts, and the record of a run.
+
+The plugin is inert unless the conformance test is among what pytest collects.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Generator
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from onnx_models import records, sources
+from onnx_models.cases import Case
+from onnx_models.outcomes import (
+    Failure,
+    Judgement,
+    Kind,
+    Outcome,
+    Stage,
+    StageResult,
+    SuiteError,
+    Verdict,
+    judge,
+)
+from onnx_models.plugin import options
+from onnx_models.plugin.options import Run
+from onnx_models.plugin.recorder import Recorder
+from onnx_models.reference import Reference, make_reference
+from onnx_models.sources import fetch
+from onnx_models.stages import Settings
+
+PACKAGE = Path(__file__).resolve().parent.parent
+CONFORMANCE = PACKAGE / "test_models.py"
+META_TESTS = PACKAGE / "meta_tests"
+
+RUN = pytest.StashKey[Run]()
+STAGES = pytest.StashKey[list[StageResult]]()
+RECORD = pytest.StashKey[dict[str, Any]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the options."""
+    options.add_options(parser)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Turn the options into cases before anything runs, so that a wrong one ends with exit code 4."""
+    config = session.config
+    if not _collects_conformance(config):
+        return
+    worker = getattr(config, "workerinput", None)
+    asked = config.option.artifacts
+    root = Path(asked).absolute() if asked else options.default_artifacts(config)
+    try:
+        run = options.make_run(config, Path(worker["artifacts"]) if worker else root)
+        config.stash[RUN] = run
+        if worker is None and not config.option.collectonly:
+            recorder = Recorder(config, run)
+            config.pluginmanager.register(recorder, "onnx_models_recorder")
+    except SuiteError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell an xdist worker where the controller puts the artifacts."""
+    if RUN in node.config.stash:
+        node.workerinput["artifacts"] = str(node.config.stash[RUN].settings.artifacts)
+
+
+def _collects_conformance(config: pytest.Config) -> bool:
+    return any(_reaches(config, argument.partition("::")[0]) for argument in config.args)
+
+
+def _reaches(config: pytest.Config, argument: str) -> bool:
+    place = (config.invocation_params.dir / argument).resolve()
+    if config.option.pyargs and not place.exists():
+        try:
+            spec = importlib.util.find_spec(argument)
+        except (ImportError, ValueError):
+            return False
+        if spec is None:
+            return False
+        place = Path(next(iter(spec.submodule_search_locations or ()), spec.origin or "")).resolve()
+    if place == CONFORMANCE:
+        return True
+    if place not in CONFORMANCE.parents:
+        return False
+    between = CONFORMANCE.parents[: CONFORMANCE.parents.index(place)]
+    return not any((folder / "pyvenv.cfg").exists() for folder in between)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Keep the suite's own tests out of a run of the models, unless they are named."""
+    if collection_path != META_TESTS:
+        return None
+    named = any("meta_tests" in argument for argument in config.args)
+    return None if named else True
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test per case."""
+    if "case" not in metafunc.fixturenames or metafunc.module.__name__ != "onnx_models.test_models":
+        return
+    run = metafunc.config.stash.get(RUN, None)
+    parameters = [
+        pytest.param(
+            case,
+            id=case.id,
+            marks=[pytest.mark.skip(reason=case.device.skip_reason)] if case.device.skip_reason else [],
+        )
+        for case in (run.cases if run else ())
+    ]
+    metafunc.parametrize("case", parameters)
+
+
+@pytest.fixture
+def settings(pytestconfig: pytest.Config) -> Settings:
+    """Tools, limits and the artifacts folder of the run."""
+    return pytestconfig.stash[RUN].settings
+
+
+@pytest.fixture
+def model_file(case: Case, request: pytest.FixtureRequest) -> Path:
+    """The model's verified file; what cannot be had is an error of the host, not of IREE."""
+    run = request.config.stash[RUN]
+    with _Watch(request.node, Stage.FETCH) as watch:
+        try:
+            return fetch(case.model, cache=run.cache, offline=run.offline)
+        except sources.SourceError as error:
+            watch.failure = Failure(stage=Stage.FETCH, kind=Kind.INFRASTRUCTURE, message=str(error))
+    assert watch.failure is not None
+    return _give_up(request, case, watch.failure)
+
+
+@pytest.fixture
+def reference(
+    case: Case, model_file: Path, settings: Settings, request: pytest.FixtureRequest
+) -> Reference | None:
+    """Inputs and onnxruntime's outputs; None where the device is only compiled for."""
+    if not case.needs_reference:
+        return None
+    folder = settings.folder(case).model
+    made = make_reference(
+        case.model, model_file, folder, memory_limit=settings.memory_limit, reuse=settings.reuse
+    )
+    failure = made.failure
+    if failure is not None and failure.kind is Kind.UNSUPPORTED_INPUT:
+        return made
+    result = StageResult(
+        stage=Stage.REFERENCE,
+        seconds=made.seconds,
+        peak_bytes=made.peak_bytes,
+        reused=made.reused,
+        failure=failure,
+    )
+    request.node.stash[STAGES].append(result)
+    return made if failure is None else _give_up(request, case, failure)
+
+
+def _give_up(request: pytest.FixtureRequest, case: Case, failure: Failure) -> Any:
+    """End a case whose fetch or reference failed: as expected, or with pytest's ERROR."""
+    outcome = Outcome(stages=tuple(request.node.stash[STAGES]))
+    judgement = judge(_expectation(request.config, case), failure, case_id=case.model.id)
+    if judgement.verdict is not Verdict.EXPECTED_FAILURE:
+        judgement = replace(judgement, verdict=Verdict.ERROR)
+    _conclude(request, case, judgement, outcome)
+
+
+@pytest.fixture
+def settle(case: Case, request: pytest.FixtureRequest) -> Callable[[Outcome], None]:
+    """Judge an outcome: pass, xfail as expected, or fail with what a person needs to act."""
+
+    def settle(outcome: Outcome) -> None:
+        whole = replace(outcome, stages=(*request.node.stash[STAGES], *outcome.stages))
+        judgement = judge(_expectation(request.config, case), whole.failure, case_id=case.model.id)
+        _conclude(request, case, judgement, whole)
+
+    return settle
+
+
+def _expectation(config: pytest.Config, case: Case) -> Any:
+    return None if config.option.runxfail else case.expectation
+
+
+def _conclude(request: pytest.FixtureRequest, case: Case, judgement: Judgement, outcome: Outcome) -> None:
+    settings = request.config.stash[RUN].settings
+    request.node.stash[RECORD] = records.case_record(case, judgement, outcome)
+    if judgement.verdict is Verdict.EXPECTED_FAILURE:
+        pytest.xfail(judgement.reason)
+    if not judgement.verdict.green:
+        pytest.fail(explain(case, judgement, outcome, settings), pytrace=False)
+
+
+def explain(case: Case, judgement: Judgement, outcome: Outcome, settings: Settings) -> str:
+    """The failure text of a case: where it stopped, why, how to repeat it, and what to write down."""
+    failure, last = outcome.failure, outcome.stages[-1]
+    lines = [f"{case.id}: {judgement.verdict.value}: {judgement.reason}"]
+    if failure is not None:
+        lines += [f"stage   {failure.stage.value}", f"kind    {failure.kind.value}"]
+        lines += [f"error   {failure.message}"]
+    if failure is None or failure.stage.order >= Stage.IMPORT.order:
+        lines += [f"repeat  {settings.folder(case).script}"]
+    if last.log is not None:
+        lines += [f"log     {last.log}"]
+    if failure is not None and failure.detail:
+        lines += ["", failure.detail]
+    if judgement.advice:
+        lines += ["", judgement.advice]
+    return "\n".join(lines)
+
+
+class _Watch:
+    """Times a stage that a fixture performs and keeps its result on the test item."""
+
+    def __init__(self, item: pytest.Item, stage: Stage) -> None:
+        self.item, self.stage = item, stage
+        self.failure: Failure | None = None
+
+    def __enter__(self) -> _Watch:
+        self.began = monotonic()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        seconds = monotonic() - self.began
+        self.item.stash.setdefault(STAGES, []).append(
+            StageResult(stage=self.stage, seconds=seconds, failure=self.failure)
+        )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Attach a case's record to the report that ends it, so that it travels from any worker."""
+    report = yield
+    case = getattr(item, "callspec", None) and item.callspec.params.get("case")  # type: ignore[attr-defined]
+    if not isinstance(case, Case):
+        return report
+    if call.excinfo is not None and isinstance(call.excinfo.value, SuiteError):
+        report.longrepr = str(call.excinfo.value)
+    if report.when == "call" or (report.when == "setup" and not report.passed):
+        report.onnx_models = item.stash.get(RECORD, None) or _record_of(case, report)
+    return report
+
+
+def _record_of(case: Case, report: pytest.TestReport) -> dict[str, Any]:
+    """The record of a case that never reached a judgement."""
+    if report.skipped:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        return records.unfinished(case, Verdict.SKIPPED, reason.removeprefix("Skipped: "))
+    reason = str(report.longrepr).strip().splitlines()[-1] if report.longrepr else "the test failed"
+    return records.unfinished(case, Verdict.ERROR, reason)

@@ -1,0 +1,176 @@
+"""The pytest options of the suite, and what a run makes of them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from onnx_models import artifacts, catalog, devices, expectations, local, sources, toolchain
+from onnx_models.cases import Case, combine
+from onnx_models.catalog import Model
+from onnx_models.devices import Device
+from onnx_models.outcomes import Stage, UsageError
+from onnx_models.stages import TIMEOUTS, Settings
+
+EMBEDDED = ("skeletons", "wheels")
+"""The collections of a run that names none: those that need no model hub."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What one pytest session tests, and how."""
+
+    cases: tuple[Case, ...]
+    devices: tuple[Device, ...]
+    settings: Settings
+    cache: Path
+    offline: bool
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Declare the options; `pytest --help` shows them under "ONNX models"."""
+    group = parser.getgroup("onnx_models", "ONNX models")
+    add = group.addoption
+    add(
+        "--device",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help=f"device to test, repeatable: {', '.join(devices.names())}, or the path of a device's .toml "
+        "(default: cpu, vulkan where a driver is present, cuda and hip compile-only)",
+    )
+    add(
+        "--collection",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help=f"collection of models, repeatable: {', '.join(catalog.collections())} "
+        f"(default: {', '.join(EMBEDDED)})",
+    )
+    add("--model", action="append", default=[], metavar="FILE", help="test this ONNX file, repeatable")
+    add("--dim", action="append", default=[], metavar="NAME=N", help="size of a symbolic dim of --model")
+    add(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="INPUT=1x3x48x192",
+        help="shape of an input of --model, for dims that have no name",
+    )
+    add("--input", action="append", default=[], metavar="INPUT=FILE.npy", help="an input of --model")
+    add("--artifacts", metavar="DIR", help="where models, modules, outputs and logs go (default: artifacts)")
+    add("--record", metavar="FILE", help="the run's record (default: artifacts/runs/<run id>.jsonl)")
+    add("--iree-bin", metavar="DIR", help="folder of the IREE tools to test (default: IREE_BIN, then as found)")
+    for stage in TIMEOUTS:
+        add(
+            f"--{stage.value}-timeout",
+            type=_seconds,
+            metavar="SECONDS",
+            help=f"limit of the {stage.value} stage (default: the device's own, else {TIMEOUTS[stage]:g})",
+        )
+    add(
+        "--memory-limit",
+        type=_gigabytes,
+        metavar="GB",
+        help="resident memory that one tool may take, 0 for no limit (default: 80 %% of the machine's)",
+    )
+    add("--no-reuse", action="store_true", help="run every stage again, whatever the stage cache holds")
+    add("--offline", action="store_true", help="fetch nothing: use what the model cache holds")
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return value
+
+
+def _gigabytes(text: str) -> int:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of gigabytes")
+    return int(value * 1e9)
+
+
+def default_artifacts(config: pytest.Config) -> Path:
+    """`artifacts/` of the checkout when pytest runs inside it, else of the current folder."""
+    package = Path(__file__).resolve().parent.parent
+    here = config.invocation_params.dir.resolve()
+    checkout = package.parent
+    inside = (checkout / "pytest.ini").is_file() and (here == checkout or checkout in here.parents)
+    return (checkout if inside else here) / "artifacts"
+
+
+def make_run(config: pytest.Config, artifacts_root: Path) -> Run:
+    """Turn the options into cases and settings.
+
+    Raises:
+        UsageError: an option names something that does not exist or cannot be here.
+    """
+    option = config.option
+    artifacts.require_writable(artifacts_root)
+    cache = sources.default_cache()
+    iree_bin = Path(option.iree_bin) if option.iree_bin else None
+    chain = toolchain.find_toolchain(iree_bin, cache=cache)
+    probed = devices.probe(tuple(option.device), lambda driver: toolchain.list_devices(chain, driver))
+    limit = option.memory_limit
+    if limit is None:
+        limit = int(psutil.virtual_memory().total * 0.8)
+    settings = Settings(
+        toolchain=chain,
+        artifacts=artifacts_root,
+        timeouts=_timeouts(option),
+        memory_limit=limit or None,
+        reuse=not option.no_reuse,
+    )
+    known = {device.name: expectations.load(device.name) for device in probed}
+    models = tuple(_models(option))
+    return Run(
+        cases=combine(models, probed, known),
+        devices=probed,
+        settings=settings,
+        cache=cache,
+        offline=option.offline,
+    )
+
+
+def _timeouts(option: argparse.Namespace) -> Mapping[Stage, float]:
+    asked = {stage: getattr(option, f"{stage.value}_timeout") for stage in TIMEOUTS}
+    return {stage: seconds for stage, seconds in asked.items() if seconds is not None}
+
+
+def _models(option: argparse.Namespace) -> Iterable[Model]:
+    collections = option.collection or (() if option.model else EMBEDDED)
+    for collection in dict.fromkeys(collections):
+        yield from catalog.load(collection)
+    if not option.model and (option.dim or option.shape or option.input):
+        raise UsageError("--dim, --shape and --input describe a file: add --model FILE")
+    yield from local.models(
+        [Path(file) for file in option.model],
+        dims=_pairs("--dim", "NAME=N", option.dim),
+        shapes=_pairs("--shape", "INPUT=1x3x48x192", option.shape),
+        files_in=_pairs("--input", "INPUT=FILE.npy", option.input),
+    )
+
+
+def _pairs(name: str, form: str, texts: Iterable[str]) -> dict[str, str]:
+    """Split at the last '=', since names of inputs may hold one."""
+    pairs: dict[str, str] = {}
+    for text in texts:
+        key, separator, value = text.rpartition("=")
+        if not separator or not key or not value:
+            raise UsageError(f"{name} {text!r}: expected {form}")
+        if key in pairs:
+            raise UsageError(f"{name} {key!r} is given twice")
+        pairs[key] = value
+    return pairs

@@ -1,0 +1,100 @@
+"""Writes a run's record and prints its summary; lives in the controlling pytest process only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onnx_models import records
+from onnx_models.cases import Case
+from onnx_models.plugin.options import Run
+from onnx_models.outcomes import Verdict
+
+
+class Recorder:
+    """A pytest plugin: every selected case gets exactly one line, whatever happens to it."""
+
+    def __init__(self, config: pytest.Config, run: Run) -> None:
+        self.config, self.run = config, run
+        self.id = records.new_run_id()
+        asked = config.option.record
+        path = Path(asked).absolute() if asked else run.settings.artifacts / "runs" / f"{self.id}.jsonl"
+        arguments = config.invocation_params.args
+        head = records.header(self.id, run.settings.toolchain, run.devices, [str(a) for a in arguments])
+        self.writer = records.Writer(path, head)
+        self.by_name = {_test_name(case): case for case in run.cases}
+        self.waiting: dict[str, Case] = {}
+        self.rows: list[dict[str, Any]] = []
+
+    def pytest_report_header(self) -> list[str]:
+        """Which tools, from where, which version; which devices; where the results go."""
+        lines = [*self.run.settings.toolchain.describe()]
+        for device in self.run.devices:
+            state = device.skip_reason or (
+                f"{device.title}: {', '.join(device.found)}" if device.found else f"{device.title}: compile only"
+            )
+            lines.append(f"device {device.name}: {state}")
+        return [*lines, f"artifacts: {self.run.settings.artifacts}"]
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Note the selected cases; each must be answered for."""
+        self._select(item.nodeid for item in session.items)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node: Any, ids: list[str]) -> None:
+        """The same under xdist, where only workers collect."""
+        self._select(ids)
+
+    def _select(self, node_ids: Any) -> None:
+        done = {row["id"] for row in self.rows}
+        for node_id in node_ids:
+            case = self.by_name.get(_name_in(node_id))
+            if case is not None and case.id not in done:
+                self.waiting[case.id] = case
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Write the line of a case that ended, also of one whose worker died."""
+        row = getattr(report, "onnx_models", None)
+        if row is None and report.when == "???":
+            case = self.by_name.get(_name_in(report.nodeid))
+            if case is not None:
+                row = records.unfinished(case, Verdict.ERROR, "the pytest worker died; run it again alone")
+        if row is None or self.waiting.pop(row["id"], None) is None:
+            return
+        self.rows.append(row)
+        self.writer.add(row)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Write down what did not run, then the footer."""
+        complete = not self.waiting
+        for case in self.waiting.values():
+            row = records.unfinished(case, Verdict.SKIPPED, "not run: the session ended before")
+            self.rows.append(row)
+            self.writer.add(row)
+        self.waiting.clear()
+        self.writer.close(complete=complete)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print the funnel of each device, the verdicts, and where the record lies."""
+        if self.rows:
+            terminalreporter.section("ONNX models")
+            for line in records.summary(self.rows, compile_only=self._compile_only()):
+                terminalreporter.write_line(line)
+        terminalreporter.write_line(f"record: {self.writer.path}")
+
+    def _compile_only(self) -> frozenset[str]:
+        return frozenset(d.name for d in self.run.devices if d.last_stage.value == "compile")
+
+
+def _test_name(case: Case) -> str:
+    """The test's name as pytest writes it: it escapes what is not printable ASCII."""
+    escaped = case.id.encode("unicode_escape").decode("ascii")
+    return f"test_model[{escaped}]"
+
+
+def _name_in(node_id: str) -> str:
+    """The test's name in a node id; a file name may hold '::' itself."""
+    return node_id[node_id.find("::test_model[") + 2 :]

@@ -1,0 +1,232 @@
+"""A run as JSON lines: a header, one line per case, and a footer.
+
+The header says what ran where, the footer that the run is whole: a file without
+one was cut off, and says so. `schema/record.schema.json` describes every line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TextIO
+
+import psutil
+
+import onnx_models
+from onnx_models import catalog
+from onnx_models.cases import Case
+from onnx_models.devices import Device, host_cpu
+from onnx_models.outcomes import Failure, Judgement, Outcome, Stage, StageResult, SuiteError, Verdict
+from onnx_models.toolchain import Toolchain
+
+SCHEMA_VERSION = 1
+SCHEMA = Path(__file__).parent / "schema" / "record.schema.json"
+
+
+class RecordError(SuiteError):
+    """A record file that cannot be written, or is not one."""
+
+
+def new_run_id() -> str:
+    """UTC time and process, so that runs sort by age and never collide on one machine."""
+    return f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{os.getpid()}"
+
+
+def header(
+    run: str, toolchain: Toolchain, devices: Iterable[Device], arguments: Sequence[str]
+) -> dict[str, Any]:
+    """What every case of the run has in common."""
+    tools = (toolchain.importer, toolchain.compiler, toolchain.runner)
+    return {
+        "type": "header",
+        "schema": SCHEMA_VERSION,
+        "run": run,
+        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "suite": onnx_models.__version__,
+        "iree": toolchain.version,
+        "tools": [
+            {"name": t.name, "path": str(t.path), "origin": t.origin, "version": t.version} for t in tools
+        ],
+        "packages": {name: metadata.version(name) for name in ("onnx", "onnxruntime", "numpy", "pytest")},
+        "host": {
+            "name": socket.gethostname(),
+            "system": platform.platform(),
+            "python": platform.python_version(),
+            "cpu": host_cpu(),
+            "cores": os.cpu_count() or 0,
+            "memory_bytes": psutil.virtual_memory().total,
+        },
+        "devices": {
+            d.name: {
+                "title": d.title,
+                "driver": d.driver,
+                "found": list(d.found),
+                "last_stage": d.last_stage.value,
+                "compile_flags": list(d.compile_flags),
+                "run_flags": list(d.run_flags),
+            }
+            for d in devices
+        },
+        "catalogue": catalog.digest(),
+        "arguments": list(arguments),
+    }
+
+
+def case_record(case: Case, judgement: Judgement, outcome: Outcome) -> dict[str, Any]:
+    """One line: what became of a case, stage by stage and output by output."""
+    failure = outcome.failure
+    last = failure.stage if failure else outcome.stages[-1].stage if outcome.stages else None
+    expectation = case.expectation
+    return {
+        "type": "case",
+        "id": case.id,
+        "model": case.model.path,
+        "collection": case.model.collection,
+        "device": case.device.name,
+        "verdict": judgement.verdict.value,
+        "reason": judgement.reason,
+        "stage": last.value if last else None,
+        "kind": failure.kind.value if failure else None,
+        "message": failure.message if failure else "",
+        "expected": {"stage": expectation.stage.value, "kind": expectation.kind.value, "why": expectation.why}
+        if expectation
+        else None,
+        "stages": [_stage(result) for result in outcome.stages],
+        "outputs": [dict(row) for row in outcome.outputs],
+        "notes": list(outcome.notes),
+        "flags": {
+            "import": list(case.model.import_flags),
+            "compile": [*case.device.compile_flags, *case.model.compile_flags],
+            "run": [*case.device.run_flags, *case.model.run_flags],
+        },
+        "tags": list(case.model.tags),
+    }
+
+
+def unfinished(case: Case, verdict: Verdict, reason: str, failure: Failure | None = None) -> dict[str, Any]:
+    """The line of a case that was skipped, cut off or never begun: it stays in the denominator."""
+    stages = (StageResult(stage=failure.stage, seconds=0.0, failure=failure),) if failure else ()
+    outcome = Outcome(stages=stages)
+    return case_record(case, Judgement(verdict=verdict, reason=reason), outcome)
+
+
+def _stage(result: StageResult) -> dict[str, Any]:
+    return {
+        "stage": result.stage.value,
+        "ok": result.failure is None,
+        "seconds": round(result.seconds, 3),
+        "peak_bytes": result.peak_bytes,
+        "reused": result.reused,
+        "commands": [list(command) for command in result.commands],
+        "log": str(result.log) if result.log else None,
+    }
+
+
+class Writer:
+    """Appends the lines of one run to its file; the footer closes it."""
+
+    def __init__(self, path: Path, head: Mapping[str, Any]) -> None:
+        self.path = path
+        self.counts: dict[str, int] = {}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file: TextIO = path.open("w", encoding="utf-8")
+        except OSError as error:
+            raise RecordError(f"{path}: cannot be written ({error.strerror}); give --record FILE") from None
+        self._line(head)
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Write a case's line and count its verdict."""
+        self.counts[record["verdict"]] = self.counts.get(record["verdict"], 0) + 1
+        self._line(record)
+
+    def close(self, *, complete: bool) -> None:
+        """Write the footer; `complete` says that every selected case ran to its end."""
+        finished = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        counts = dict(sorted(self.counts.items()))
+        total = sum(counts.values())
+        self._line(
+            {"type": "footer", "finished": finished, "complete": complete, "cases": total, "verdicts": counts}
+        )
+        self._file.close()
+
+    def _line(self, row: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+        self._file.flush()
+
+
+def read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
+    """The header, cases and footer of a whole and valid record file.
+
+    Raises:
+        RecordError: a line is not as the schema says, or the footer is missing.
+    """
+    from jsonschema import Draft202012Validator
+
+    validator = Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8")))
+    rows: list[dict[str, Any]] = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecordError(f"{path}: not a record file ({error})") from None
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise RecordError(f"{path}:{number}: not JSON ({error}); the run was cut off here") from None
+        fault = next(iter(validator.iter_errors(row)), None)
+        if fault is not None:
+            raise RecordError(f"{path}:{number}: {fault.message} at {fault.json_path}")
+        rows.append(row)
+    if not rows or rows[0]["type"] != "header":
+        raise RecordError(f"{path}: no header; this is not a record file")
+    if rows[-1]["type"] != "footer":
+        raise RecordError(f"{path}: no footer; the run was cut off, run it again")
+    middle = rows[1:-1]
+    if any(row["type"] != "case" for row in middle) or len(middle) != rows[-1]["cases"]:
+        raise RecordError(f"{path}: the footer counts {rows[-1]['cases']} cases, the file has {len(middle)}")
+    return rows[0], middle, rows[-1]
+
+
+FUNNEL = ("collected", "fetched", "referenced", "imported", "compiled", "ran", "matched")
+
+
+def funnel(cases: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    """Per device, how many cases got through each stage, then how many have each verdict."""
+    table: dict[str, dict[str, int]] = {}
+    for case in cases:
+        row = table.setdefault(case["device"], dict.fromkeys((*FUNNEL, *(v.value for v in Verdict)), 0))
+        row["collected"] += 1
+        row[case["verdict"]] += 1
+        done = {stage["stage"] for stage in case["stages"] if stage["ok"]}
+        for stage, column in zip(Stage, FUNNEL[1:], strict=True):
+            row[column] += stage.value in done
+    return table
+
+
+def columns(table: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """The columns worth showing: the funnel, and each verdict that occurs."""
+    verdicts = [v.value for v in Verdict if any(row[v.value] for row in table.values())]
+    return [*FUNNEL, *verdicts]
+
+
+def summary(rows: Iterable[Mapping[str, Any]], *, compile_only: frozenset[str] = frozenset()) -> list[str]:
+    """The funnel as aligned text, a line per device; '-' where a device has no such stage."""
+    table = funnel(rows)
+    shown = columns(table)
+    head = ["device", *shown]
+    lines = [head]
+    for device, row in table.items():
+        absent = ("referenced", "ran", "matched") if device in compile_only else ()
+        lines.append([device, *("-" if c in absent else str(row[c]) for c in shown)])
+    widths = [max(len(line[k]) for line in lines) for k in range(len(head))]
+    return [
+        "  ".join(cell.ljust(w) if k == 0 else cell.rjust(w) for k, (cell, w) in enumerate(zip(line, widths, strict=True)))
+        for line in lines
+    ]

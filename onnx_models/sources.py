@@ -1,0 +1,135 @@
+"""Turns a catalogue record into a verified file on this machine.
+
+    python -m onnx_models.sources [--cache DIR] [ID ...]
+
+fetches the named models (or whole collections), for use without a network later.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from onnx_models import cache as store
+from onnx_models import catalog, tools, wheels
+from onnx_models.cache import SourceError, default_cache, sha256_of
+from onnx_models.catalog import Model
+from onnx_models.outcomes import SuiteError
+
+__all__ = ["ROUTES", "SourceError", "default_cache", "fetch", "main"]
+
+SKELETON_SECONDS = 600.0
+"""Limit of making one skeleton; the largest takes 7 s on two cores."""
+
+LFS_POINTER = b"version https://git-lfs"
+
+
+def fetch(model: Model, *, cache: Path | None = None, offline: bool = False) -> Path:
+    """The model's file, its sha256 that of the record (a local file is taken as it is).
+
+    Args:
+        model: the record; `source["type"]` chooses the route.
+        cache: folder of fetched files, `default_cache()` unless given.
+        offline: raise instead of asking any server.
+
+    Raises:
+        SourceError: the file cannot be had, or is not the recorded one.
+    """
+    kind = str(model.source.get("type"))
+    if kind not in ROUTES:
+        raise SourceError(
+            f"{model.id}: unknown source type {kind!r}: choose from {', '.join(sorted(ROUTES))}"
+        )
+    return ROUTES[kind](model, (cache or default_cache()).absolute(), offline)
+
+
+def _local(model: Model, cache: Path, offline: bool) -> Path:
+    """A file of the user: checked for what is surely no model, so that the message says what it is."""
+    path = Path(model.source["path"]).absolute()
+    try:
+        if path.is_dir():
+            raise SourceError(f"{path}: expected an ONNX file, found a folder: name the .onnx file in it")
+        with path.open("rb") as file:
+            head = file.read(len(LFS_POINTER))
+    except FileNotFoundError:
+        raise SourceError(f"{path}: no such file: give the path of an .onnx file") from None
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read ({error.strerror}): check its permissions") from None
+    if not head:
+        raise SourceError(f"{path}: expected an ONNX model, found an empty file: export or download it again")
+    if head == LFS_POINTER:
+        raise SourceError(f"{path}: expected an ONNX model, found a Git LFS pointer: run `git lfs pull`")
+    if model.sha256:
+        store.verify(model, path)
+    return path
+
+
+def _skeleton(model: Model, cache: Path, offline: bool) -> Path:
+    """Seeded weights in a topology of the installed onnx package, made by a child process."""
+
+    def make(target: Path) -> None:
+        member = _light_model(model)
+        seeding = [f"--{key}={model.source[key]}" for key in ("logits", "branch") if key in model.source]
+        command = [sys.executable, "-m", "onnx_models.skeletons", str(member), str(target), *seeding]
+        done = tools.run(command, log=target.with_name("make.log"), timeout=SKELETON_SECONDS)
+        if not done.ok:
+            raise SourceError(f"{model.id}: cannot be made from {member}: {done.first_error()}")
+
+    return store.keep(model, cache, make)
+
+
+def _light_model(model: Model) -> Path:
+    spec = importlib.util.find_spec("onnx")
+    if spec is None or not spec.origin:
+        raise SourceError(f"{model.id}: the onnx package is missing: pip install onnx")
+    member = Path(spec.origin).parent / "backend" / "test" / "data" / "light" / str(model.source["member"])
+    if not member.is_file():
+        raise SourceError(f"{model.id}: {member} is missing: install an onnx package that has it")
+    found, expected = sha256_of(member), model.source["member_sha256"]
+    if found != expected:
+        problem = f"{member}: expected sha256 {expected}, found {found}"
+        raise SourceError(f"{model.id}: {problem}: install the onnx package of the lock file")
+    return member
+
+
+ROUTES: Mapping[str, Callable[[Model, Path, bool], Path]] = MappingProxyType(
+    {"local": _local, "skeleton": _skeleton, "wheel": wheels.fetch}
+)
+"""How each `source["type"]` becomes a file: `(model, cache, offline)`."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Fetch models by id or collection; one line each, 1 when any cannot be had."""
+    parser = argparse.ArgumentParser(prog="python -m onnx_models.sources", description="Fetch models.")
+    parser.add_argument("--cache", type=Path, default=None, help="folder of fetched files")
+    parser.add_argument("ids", nargs="+", metavar="ID", help="COLLECTION or COLLECTION/PATH")
+    options = parser.parse_args(arguments)
+    failed = 0
+    try:
+        chosen = [model for name in options.ids for model in _named(name)]
+    except SuiteError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    for model in chosen:
+        try:
+            print(f"{model.id}: {fetch(model, cache=options.cache)}")
+        except SuiteError as error:
+            failed += 1
+            print(f"error: {error}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _named(name: str) -> list[Model]:
+    collection, _, path = name.partition("/")
+    models = [model for model in catalog.load(collection) if path in ("", model.path)]
+    if not models:
+        raise SourceError(f"{name}: no such model: see catalogue/{collection}.toml in the package")
+    return models
+
+
+if __name__ == "__main__":
+    sys.exit(main())

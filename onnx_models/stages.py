@@ -1,0 +1,274 @@
+"""The stages that happen in the test: import, compile, run and compare.
+
+`plan` decides, as a pure function, which command lines a case takes;
+`run_stages` runs them, reusing what is unchanged, and stops at the first
+failure. The script `commands.sh` is the same plan written for a person.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+
+from filelock import FileLock
+
+from onnx_models import artifacts, compare, tools
+from onnx_models.artifacts import CaseFolder, StageCache
+from onnx_models.cases import Case
+from onnx_models.devices import host_cpu
+from onnx_models.outcomes import Failure, Kind, Outcome, Stage, StageResult
+from onnx_models.reference import Reference, file_sha256
+from onnx_models.tensors import iree_flag, suffix
+from onnx_models.toolchain import Toolchain
+
+TIMEOUTS: Mapping[Stage, float] = {Stage.IMPORT: 300.0, Stage.COMPILE: 600.0, Stage.RUN: 120.0}
+"""Seconds per command. On two cores the largest embedded model takes 25 s to import and 45 s to compile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What holds for every case of a run.
+
+    Attributes:
+        toolchain: the tools under test.
+        artifacts: root of the generated files.
+        timeouts: seconds per stage that the user asked for; they win over a device's own.
+        memory_limit: bytes of resident memory that one tool's process tree may take, None for no limit.
+        reuse: whether unchanged stages are taken from the cache.
+        python: interpreter for the comparison in `commands.sh`.
+    """
+
+    toolchain: Toolchain
+    artifacts: Path
+    timeouts: Mapping[Stage, float] = field(default_factory=dict)
+    memory_limit: int | None = None
+    reuse: bool = True
+    python: str = sys.executable
+
+    def timeout(self, case: Case, stage: Stage) -> float:
+        """Seconds that one command of this stage may take."""
+        return self.timeouts.get(stage, case.device.timeouts.get(stage, TIMEOUTS[stage]))
+
+    def folder(self, case: Case) -> CaseFolder:
+        """Where the case's files lie."""
+        toolchain = f"iree-{self.toolchain.version}"
+        return CaseFolder.of(
+            self.artifacts, model_id=case.model.id, toolchain=toolchain, device=case.device.name
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One stage as it will be run: its command lines with their logs, its products and its key."""
+
+    stage: Stage
+    commands: tuple[tuple[str, ...], ...]
+    logs: tuple[Path, ...]
+    products: tuple[Path, ...]
+    cache: Path
+    key: str
+    timeout: float
+
+
+def run_stages(case: Case, model_file: Path, reference: Reference | None, settings: Settings) -> Outcome:
+    """Take a case as far as it goes.
+
+    Args:
+        case: the model and the device.
+        model_file: the verified model file.
+        reference: inputs and expected outputs; None for a device that is only compiled for.
+        settings: tools, limits and the artifacts folder.
+    """
+    notes = case.model.notes + (reference.notes if reference else ())
+    folder = settings.folder(case)
+    folder.device.mkdir(parents=True, exist_ok=True)
+    artifacts.link_model(model_file, folder.onnx)
+    if reference is not None and reference.failure is not None:
+        artifacts.write_atomic(folder.script, _refusal(reference.failure), executable=True)
+        refused = StageResult(stage=reference.failure.stage, seconds=0.0, failure=reference.failure)
+        return Outcome(stages=(refused,), notes=notes)
+    steps = plan(case, model_file, reference, settings)
+    artifacts.write_atomic(folder.script, script(case, steps, reference, settings), executable=True)
+    results: list[StageResult] = []
+    for step in steps:
+        results.append(_execute(step, folder, settings))
+        if results[-1].failure:
+            return Outcome(stages=tuple(results), notes=notes)
+    if reference is None:
+        return Outcome(stages=tuple(results), notes=notes)
+    compared, outputs = _compare(reference, folder)
+    return Outcome(stages=(*results, compared), outputs=outputs, notes=notes)
+
+
+def plan(case: Case, model_file: Path, reference: Reference | None, settings: Settings) -> tuple[Step, ...]:
+    """The stages up to run as command lines; starts nothing and writes nothing."""
+    folder, chain, device, model = settings.folder(case), settings.toolchain, case.device, case.model
+    importing = Step(
+        stage=Stage.IMPORT,
+        commands=(
+            (
+                str(chain.importer.path),
+                folder.relative(folder.onnx),
+                "-o",
+                folder.relative(folder.mlir),
+                *model.import_flags,
+            ),
+        ),
+        logs=(folder.log(Stage.IMPORT),),
+        products=(folder.mlir,),
+        cache=folder.toolchain,
+        key=artifacts.stage_key(
+            model.sha256 or file_sha256(model_file), chain.importer.key, model.import_flags
+        ),
+        timeout=settings.timeout(case, Stage.IMPORT),
+    )
+    flags = (*device.compile_flags, *model.compile_flags)
+    compiling = Step(
+        stage=Stage.COMPILE,
+        commands=(
+            (
+                str(chain.compiler.path),
+                folder.relative(folder.mlir),
+                "-o",
+                folder.relative(folder.vmfb),
+                *flags,
+            ),
+        ),
+        logs=(folder.log(Stage.COMPILE),),
+        products=(folder.vmfb,),
+        cache=folder.device,
+        key=artifacts.stage_key(
+            importing.key, chain.compiler.key, flags, host_cpu() if device.host_cpu else ""
+        ),
+        timeout=settings.timeout(case, Stage.COMPILE),
+    )
+    if reference is None:
+        return importing, compiling
+    return importing, compiling, _running(case, reference, settings, compiling.key)
+
+
+def _running(case: Case, reference: Reference, settings: Settings, compiled: str) -> Step:
+    folder, runner = settings.folder(case), settings.toolchain.runner
+    flags = (*case.device.run_flags, *case.model.run_flags)
+    commands = []
+    for data_set in reference.sets:
+        inputs = [iree_flag(t, folder.relative(t.path)) for t in data_set.inputs]
+        outputs = [
+            f"--output=@{folder.relative(folder.outputs(data_set.name))}/{k}{suffix(t.dtype)}"
+            for k, t in enumerate(data_set.outputs)
+        ]
+        module = f"--module={folder.relative(folder.vmfb)}"
+        commands.append((str(runner.path), module, *flags, *inputs, *outputs))
+    return Step(
+        stage=Stage.RUN,
+        commands=tuple(commands),
+        logs=tuple(folder.log(Stage.RUN, data_set.name) for data_set in reference.sets),
+        products=tuple(folder.outputs(data_set.name) for data_set in reference.sets),
+        cache=folder.device,
+        key=artifacts.stage_key(compiled, reference.key, runner.key, flags),
+        timeout=settings.timeout(case, Stage.RUN),
+    )
+
+
+def _execute(step: Step, folder: CaseFolder, settings: Settings) -> StageResult:
+    """Run a step, or take it from the cache; nothing of a failed step stays but its logs."""
+    cache = StageCache(step.cache)
+    with FileLock(step.cache / ".lock"):
+        if settings.reuse:
+            known = cache.get(step.stage, step.key, limit=step.timeout, products=step.products)
+            if known is not None:
+                return known
+        artifacts.discard(step.products)
+        if step.stage is Stage.RUN:
+            for product in step.products:
+                product.mkdir(parents=True, exist_ok=True)
+        try:
+            result = _start(step, folder, settings)
+        except BaseException:
+            artifacts.discard(step.products)
+            raise
+        if result.failure:
+            artifacts.discard(step.products)
+        cache.put(result, step.key, limit=step.timeout, products=step.products)
+        return result
+
+
+def _start(step: Step, folder: CaseFolder, settings: Settings) -> StageResult:
+    seconds, peak = 0.0, 0
+    for command, log in zip(step.commands, step.logs, strict=True):
+        finished = tools.run(
+            command, log=log, timeout=step.timeout, memory_limit=settings.memory_limit, cwd=folder.device
+        )
+        seconds, peak = seconds + finished.seconds, max(peak, finished.peak_bytes)
+        failure = _failure(step, finished)
+        if failure:
+            break
+    return StageResult(
+        stage=step.stage, seconds=seconds, peak_bytes=peak, commands=step.commands, log=log, failure=failure
+    )
+
+
+def _failure(step: Step, finished: tools.Finished) -> Failure | None:
+    if finished.kind is Kind.TIMEOUT:
+        message = f"no end after {step.timeout:g} s: {finished.first_error()}"
+        return Failure(stage=step.stage, kind=Kind.TIMEOUT, message=message)
+    if finished.kind is not None:
+        return Failure(stage=step.stage, kind=finished.kind, message=finished.first_error())
+    if step.stage is not Stage.RUN:
+        absent = [p.name for p in step.products if not p.is_file() or p.stat().st_size == 0]
+        if absent:
+            message = f"{Path(finished.argv[0]).name} exits 0 and writes no {absent[0]}"
+            return Failure(stage=step.stage, kind=Kind.ERROR, message=message)
+    return None
+
+
+def _compare(
+    reference: Reference, folder: CaseFolder
+) -> tuple[StageResult, tuple[Mapping[str, object], ...]]:
+    began = monotonic()
+    failure = None
+    outputs: list[Mapping[str, object]] = []
+    for data_set in reference.sets:
+        found = compare.compare_set(data_set, folder.outputs(data_set.name))
+        outputs += [{"set": data_set.name, **row} for row in found.outputs]
+        if not found.ok and failure is None:
+            failure = Failure(stage=Stage.COMPARE, kind=Kind.MISMATCH, message=found.message)
+    result = StageResult(stage=Stage.COMPARE, seconds=monotonic() - began, failure=failure)
+    return result, tuple(outputs)
+
+
+def _refusal(failure: Failure) -> str:
+    return f"#!/bin/sh\necho {shlex.quote(failure.message)} >&2\nexit 1\n"
+
+
+def script(case: Case, steps: tuple[Step, ...], reference: Reference | None, settings: Settings) -> str:
+    """`commands.sh`: the exact command lines, under the same limits; fails if and only if the case does."""
+    folder = settings.folder(case)
+    lines = [
+        "#!/bin/sh",
+        f"# {case.id}: the commands of the suite, from import to comparison.",
+        "set -eu",
+        'cd "$(dirname "$0")"',
+        f"python={shlex.quote(settings.python)}",
+        "# The tools run under the suite's own limits: seconds, and bytes of memory (0: none).",
+        'within() { t=$1 m=$2; shift 2',
+        '  "$python" -m onnx_models.supervisor --timeout "$t" --memory "$m" -- "$@"; }',
+    ]
+    for step in steps:
+        lines.append(f"\n# {step.stage.value}")
+        places = [shlex.quote(folder.relative(p)) for p in step.products]
+        lines.append(f"rm -rf {' '.join(places)}")
+        if step.stage is Stage.RUN:
+            lines.append(f"mkdir -p {' '.join(places)}")
+        for command in step.commands:
+            lines.append(f"within {step.timeout:g} {settings.memory_limit or 0} \\\n  {shlex.join(command)}")
+        if step.stage is not Stage.RUN:
+            lines.append(f"test -s {places[0]}")
+    if reference is not None:
+        lines.append(f"\n# compare\n\"$python\" -m onnx_models.verdict {folder.relative(folder.model)} outputs")
+    return "\n".join(lines) + "\n"
+
