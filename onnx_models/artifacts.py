@@ -157,7 +157,12 @@ class StageCache:
         """Store a result; the other stages of the file stay."""
         made = _fingerprint(products, self.file.parent) if result.failure is None else {}
         rows = self._load() | {
-            result.stage.value: {"key": key, "limit": limit, "products": made, "result": _row(result, self.file.parent)}
+            result.stage.value: {
+                "key": key,
+                "limit": limit,
+                "products": made,
+                "result": _row(result, self.file.parent),
+            }
         }
         write_atomic(self.file, json.dumps(rows, indent=1, sort_keys=True) + "\n")
 

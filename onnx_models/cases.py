@@ -61,7 +61,9 @@ def _reject_stale(entries: Mapping[str, Expectation]) -> None:
         by_collection.setdefault(entry.id.partition("/")[0], []).append(entry)
     for collection, members in by_collection.items():
         if collection not in catalog.collections():
-            raise UsageError(f"{members[0].source}: {members[0].id!r}: no collection {collection!r}; remove it")
+            raise UsageError(
+                f"{members[0].source}: {members[0].id!r}: no collection {collection!r}; remove it"
+            )
         known = {model.id for model in catalog.load(collection)}
         stale = sorted(entry.id for entry in members if entry.id not in known)
         if stale:

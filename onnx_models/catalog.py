@@ -199,7 +199,7 @@ def _model(collection: str, row: Mapping[str, Any], file: Path) -> Model:
 
 def _fact(row: Mapping[str, Any], where: str) -> InputFact:
     params = {key: value for key, value in row.items() if key not in ("name", "kind", "dtype", "shape")}
-    kind = row.get("kind")
+    kind = str(row.get("kind"))
     if "name" not in row or kind not in INPUT_KINDS:
         raise UsageError(f"{where}: an input needs 'name' and 'kind', one of {', '.join(INPUT_KINDS)}")
     unknown = sorted(set(params) - INPUT_KINDS[kind])

@@ -71,6 +71,8 @@ def show_summary(record: Path) -> None:
     """Check a run's RECORD and print its table."""
     head, cases, foot = records.read(record)
     only = frozenset(n for n, d in head["devices"].items() if d["last_stage"] == "compile")
-    click.echo(f"run {head['run']}, IREE {head['iree']}, {'complete' if foot['complete'] else 'NOT complete'}")
+    click.echo(
+        f"run {head['run']}, IREE {head['iree']}, {'complete' if foot['complete'] else 'NOT complete'}"
+    )
     for line in records.summary(cases, compile_only=only):
         click.echo(line)

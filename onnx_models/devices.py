@@ -106,7 +106,9 @@ def probe(wanted: tuple[str, ...], drivers: Drivers) -> tuple[Device, ...]:
     probed = tuple(replace(d, found=found.get(d.driver, ())) for d in chosen)
     for device in probed:
         if wanted and device.skip_reason:
-            raise UsageError(f"device {device.name!r}: {device.skip_reason}; install its driver or drop --device")
+            raise UsageError(
+                f"device {device.name!r}: {device.skip_reason}; install its driver or drop --device"
+            )
     return probed
 
 
@@ -139,10 +141,10 @@ def _device(file: Path, row: Mapping[str, Any]) -> Device:
     if missing:
         raise UsageError(f"{file}: {missing[0]!r} is missing")
     if row.get("absent", "skip") not in ("skip", "compile-only"):
-        raise UsageError(f"{file}: 'absent' must be \"skip\" or \"compile-only\", found {row['absent']!r}")
+        raise UsageError(f'{file}: \'absent\' must be "skip" or "compile-only", found {row["absent"]!r}')
     if not row.get("driver") and row.get("absent") != "compile-only":
         raise UsageError(f"{file}: without a 'driver' it can only be absent = \"compile-only\"")
-    values = {key: tuple(map(str, row[key])) if key in _LISTS else row[key] for key in row}
+    values: dict[str, Any] = {key: tuple(map(str, row[key])) if key in _LISTS else row[key] for key in row}
     values["timeouts"] = {_stage(file, key): float(s) for key, s in row.get("timeouts", {}).items()}
     return Device(name=file.stem, **values)
 

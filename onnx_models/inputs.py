@@ -85,8 +85,8 @@ def plan(model: Model, ports: Sequence[Port], *, set_index: int = 0) -> Plan:
         UnsupportedInput: an input is no tensor, or its element type cannot be fed.
         UsageError: the facts do not fit the ports.
     """
-    _refuse_unsupported(model, ports)
     facts = _facts_by_name(model, ports)
+    _refuse_unsupported(model, ports, facts)
     shapes, notes = _bind_shapes(model, ports, facts)
     planned = []
     for port in ports:
@@ -167,8 +167,12 @@ def _first_line(error: Exception) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
-def _refuse_unsupported(model: Model, ports: Sequence[Port]) -> None:
+def _refuse_unsupported(model: Model, ports: Sequence[Port], facts: Mapping[str, InputFact]) -> None:
     for port in ports:
+        fact = facts.get(port.name)
+        if fact is not None and fact.kind == "unsupported":
+            why = fact.params.get("why") or f"element type {port.dtype}"
+            raise UnsupportedInput(f"{model.id}: input {port.name!r} cannot be fed: {why}")
         if port.kind != "tensor":
             raise UnsupportedInput(f"{model.id}: input {port.name!r} is of type {port.kind}, not a tensor")
         if port.dtype not in FEEDABLE:
@@ -179,11 +183,17 @@ def _facts_by_name(model: Model, ports: Sequence[Port]) -> dict[str, InputFact]:
     known = [port.name for port in ports]
     if duplicate := next((name for name in known if known.count(name) > 1), None):
         raise UsageError(f"{model.id}: the file declares input {duplicate!r} twice")
+    positions = {f"#{index}": name for index, name in enumerate(known)}
+    facts: dict[str, InputFact] = {}
     for fact in model.inputs:
-        if fact.name not in known:
+        name = fact.name if fact.name in known else positions.get(fact.name, "")
+        if not name:
             names = ", ".join(map(repr, known)) or "none"
             raise UsageError(f"{model.id}: no input {fact.name!r}: the file's inputs are {names}")
-    return {fact.name: fact for fact in model.inputs}
+        if name in facts:
+            raise UsageError(f"{model.id}: input {name!r} has two entries: keep one")
+        facts[name] = fact
+    return facts
 
 
 def _bind_shapes(

@@ -34,7 +34,9 @@ def models(
     facts = {name: _shape(name, text) for name, text in shapes.items()}
     arrays = {name: Path(text).absolute() for name, text in files_in.items()}
     infos = [inspect(file) for file in files]
-    _reject_strangers(files, infos, sizes, {**dict.fromkeys(facts, "--shape"), **dict.fromkeys(arrays, "--input")})
+    _reject_strangers(
+        files, infos, sizes, {**dict.fromkeys(facts, "--shape"), **dict.fromkeys(arrays, "--input")}
+    )
     return tuple(
         _model(file, path, info, sizes, facts, arrays)
         for file, path, info in zip(files, _paths(files), infos, strict=True)
@@ -43,7 +45,10 @@ def models(
 
 def _paths(files: Sequence[Path]) -> list[str]:
     """The shortest tails of the files' paths that tell them apart, without the suffix."""
-    tails = [file.absolute().with_suffix("").parts if file.suffix == ".onnx" else file.absolute().parts for file in files]
+    tails = [
+        file.absolute().with_suffix("").parts if file.suffix == ".onnx" else file.absolute().parts
+        for file in files
+    ]
     if len(set(tails)) < len(tails):
         twice = next(path for path, count in Counter(tails).items() if count > 1)
         raise UsageError(f"--model {'/'.join(twice[1:])!r} is given twice")
@@ -71,7 +76,9 @@ def _reject_strangers(
     dims: Mapping[str, int],
     named: Mapping[str, str],
 ) -> None:
-    symbols = {dim for info in infos for port in info.inputs for dim in port.shape or () if isinstance(dim, str)}
+    symbols = {
+        dim for info in infos for port in info.inputs for dim in port.shape or () if isinstance(dim, str)
+    }
     ports = {port.name for info in infos for port in info.inputs}
     given = ", ".join(str(file) for file in files)
     for name in dims:

@@ -73,7 +73,9 @@ def plan(files: Iterable[HubFile], cache: Path) -> Plan:
     """Look at the cache only: sizes before anything is fetched (`fetch --dry-run`)."""
     store = Store(root=cache)
     given = list(files)
-    unique = {file.sha256: file for file in given}
+    unique: dict[str, HubFile] = {}
+    for file in given:
+        unique.setdefault(file.sha256, file)
     present = tuple(file for file in unique.values() if store.find(file.sha256, file.bytes))
     missing = tuple(file for file in unique.values() if file not in present)
     parts = (store.part(file.sha256) for file in missing)

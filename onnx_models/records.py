@@ -22,7 +22,7 @@ import onnx_models
 from onnx_models import catalog
 from onnx_models.cases import Case
 from onnx_models.devices import Device, host_cpu
-from onnx_models.outcomes import Failure, Judgement, Outcome, Stage, StageResult, SuiteError, Verdict
+from onnx_models.outcomes import Judgement, Outcome, Stage, StageResult, SuiteError, Verdict
 from onnx_models.toolchain import Toolchain
 
 SCHEMA_VERSION = 1
@@ -109,11 +109,11 @@ def case_record(case: Case, judgement: Judgement, outcome: Outcome) -> dict[str,
     }
 
 
-def unfinished(case: Case, verdict: Verdict, reason: str, failure: Failure | None = None) -> dict[str, Any]:
+def unfinished(
+    case: Case, verdict: Verdict, reason: str, stages: tuple[StageResult, ...] = ()
+) -> dict[str, Any]:
     """The line of a case that was skipped, cut off or never begun: it stays in the denominator."""
-    stages = (StageResult(stage=failure.stage, seconds=0.0, failure=failure),) if failure else ()
-    outcome = Outcome(stages=stages)
-    return case_record(case, Judgement(verdict=verdict, reason=reason), outcome)
+    return case_record(case, Judgement(verdict=verdict, reason=reason), Outcome(stages=stages))
 
 
 def _stage(result: StageResult) -> dict[str, Any]:
@@ -227,6 +227,9 @@ def summary(rows: Iterable[Mapping[str, Any]], *, compile_only: frozenset[str] =
         lines.append([device, *("-" if c in absent else str(row[c]) for c in shown)])
     widths = [max(len(line[k]) for line in lines) for k in range(len(head))]
     return [
-        "  ".join(cell.ljust(w) if k == 0 else cell.rjust(w) for k, (cell, w) in enumerate(zip(line, widths, strict=True)))
+        "  ".join(
+            cell.ljust(w) if k == 0 else cell.rjust(w)
+            for k, (cell, w) in enumerate(zip(line, widths, strict=True))
+        )
         for line in lines
     ]

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from onnx_models.catalog import Model
 from onnx_models.outcomes import UsageError
@@ -93,23 +94,31 @@ def select(
     size: Sequence[str] = (),
     tag: Sequence[str] = (),
     op: Sequence[str] = (),
+    opset: Sequence[int] = (),
     quantized: bool | None = None,
     dynamic: bool | None = None,
     control_flow: bool | None = None,
     max_bytes: int | None = None,
     text: str = "",
 ) -> tuple[Model, ...]:
-    """The models that pass every filter, in their order.
+    """The models that pass every filter, in their order; upper and lower case are the same.
 
     Args:
         models: what to choose from.
-        collection, task, family, source, size: any of these words (`source` is who exported the
-            model, `size` a size class); upper and lower case are the same.
-        tag, op: all of these tags, all of these operators. A model whose operators are on no record
-            never passes `op`; `operators_unknown` finds those.
-        quantized, dynamic, control_flow: True, False, or None for either.
+        collection: any of these collections.
+        task: any of these tasks.
+        family: any of these architectures.
+        source: any of these exporters (`Model.origin`).
+        size: any of these size classes.
+        tag: all of these tags.
+        op: all of these operators. A model without recorded operators never passes;
+            `operators_unknown` finds those.
+        opset: any of these, by the label: the file's own opset is known once it is there.
+        quantized: True, False, or None for either; so the next two.
+        dynamic: whether an input has a symbolic dim.
+        control_flow: whether If, Loop, Scan or SequenceMap is on record.
         max_bytes: no model whose download is bigger; one of unknown size passes.
-        text: part of the id, or a pattern with `*`, `?` or `[` for all of it; case is ignored.
+        text: part of the id, or a pattern with `*`, `?` or `[` for all of it.
 
     Raises:
         UsageError: a word that no model of `models` carries, with the nearest ones that exist.
@@ -120,6 +129,7 @@ def select(
         *_words("family", family, models, lambda m: m.family),
         *_words("source", source, models, lambda m: m.origin),
         *_words("size class", size, models, size_class, (*SIZE_CLASSES, "large", "unknown")),
+        *_words("opset", [str(n) for n in opset], models, lambda m: str(m.opset_label or "")),
         *_all_of("tag", tag, models, lambda m: m.tags),
         *_all_of("operator", op, models, lambda m: m.operators),
     ]
@@ -175,11 +185,12 @@ def table(models: Sequence[Model]) -> Table:
     for model in models:
         size = download_bytes(model)
         shown.add_row(
-            model.id,
+            # Text: rich would take the brackets of shapes for markup.
+            Text(model.id),
             size_text(size) if size else "?",
             str(model.opset_label or "?"),
-            ", ".join(f"{fact.dtype or '?'}{_shape(fact.shape)}" for fact in model.inputs),
-            " ".join(model.tags),
+            Text(", ".join(f"{fact.dtype or '?'}{_shape(fact.shape)}" for fact in model.inputs)),
+            Text(" ".join(model.tags)),
         )
     return shown
 

@@ -213,7 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         strip(model, weights)
         with options.target.open("wb") as file:
             write(model, weights, options.source.name, file)
-    except (OSError, ValueError, IndexError, KeyError) as error:
+    except Exception as error:  # onnx gives the protobuf errors of its load no name of their own
         print(f"{options.source}: cannot be given weights: {error}", file=sys.stderr)
         return 1
     return 0

@@ -14,9 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from onnx_models import cache as store
 from onnx_models import catalog, tools, wheels
-from onnx_models.cache import SourceError, default_cache, sha256_of
+from onnx_models.cache import SourceError, default_cache, keep, sha256_of, verify
 from onnx_models.catalog import Model
 from onnx_models.outcomes import SuiteError
 
@@ -64,7 +63,7 @@ def _local(model: Model, cache: Path, offline: bool) -> Path:
     if head == LFS_POINTER:
         raise SourceError(f"{path}: expected an ONNX model, found a Git LFS pointer: run `git lfs pull`")
     if model.sha256:
-        store.verify(model, path)
+        verify(model, path)
     return path
 
 
@@ -79,7 +78,7 @@ def _skeleton(model: Model, cache: Path, offline: bool) -> Path:
         if not done.ok:
             raise SourceError(f"{model.id}: cannot be made from {member}: {done.first_error()}")
 
-    return store.keep(model, cache, make)
+    return keep(model, cache, make)
 
 
 def _light_model(model: Model) -> Path:

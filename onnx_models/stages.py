@@ -255,7 +255,7 @@ def script(case: Case, steps: tuple[Step, ...], reference: Reference | None, set
         'cd "$(dirname "$0")"',
         f"python={shlex.quote(settings.python)}",
         "# The tools run under the suite's own limits: seconds, and bytes of memory (0: none).",
-        'within() { t=$1 m=$2; shift 2',
+        "within() { t=$1 m=$2; shift 2",
         '  "$python" -m onnx_models.supervisor --timeout "$t" --memory "$m" -- "$@"; }',
     ]
     for step in steps:
@@ -269,6 +269,5 @@ def script(case: Case, steps: tuple[Step, ...], reference: Reference | None, set
         if step.stage is not Stage.RUN:
             lines.append(f"test -s {places[0]}")
     if reference is not None:
-        lines.append(f"\n# compare\n\"$python\" -m onnx_models.verdict {folder.relative(folder.model)} outputs")
+        lines.append(f'\n# compare\n"$python" -m onnx_models.verdict {folder.relative(folder.model)} outputs')
     return "\n".join(lines) + "\n"
-

@@ -208,7 +208,7 @@ def signal_name(number: int) -> str:
 
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-_FOLDER = re.compile(r'^(loc\("|"?)(?:[^\n"]*/)(?=[^/\n"]+:\d+)')
+_FOLDER = re.compile(r'^(loc\("|"?)(?:(?!: )[^\n"])*/(?=[^/\n"]+"?:\d+)')
 _TRACEBACK = "Traceback (most recent call last):"
 
 # Forms of error lines, in the order of what they are worth; each takes its first line.

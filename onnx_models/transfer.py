@@ -1,11 +1,13 @@
 """One file over HTTP into a partial file: resumed, bounded in time and size, tried again when that can help.
 
-huggingface_hub's own transfer was read and measured in version 2.4.0: it starts
-over in every call (its temporary file has a random name and is deleted on
-failure), waits as long as a Retry-After says, whatever that is, follows a body
-that trickles for ever, gives up at once on a 5xx of the body, and never hashes.
-So its session (proxies, certificates, offline mode, a user's own client
-factory) is used here, and the transfer is this module's.
+huggingface_hub 2.4.0 was measured against `meta_tests/hub_server.py`. Its
+`hf_hub_download` repairs a cut connection within one call and refuses a wrong
+length. It keeps nothing of a failed call to resume, asks again at once after the
+first 429 whatever its Retry-After says and then waits as long as any says, gives
+up on the first 5xx of a body, follows a body that trickles for ever, and accepts
+wrong content of the right length. So the hub's addresses, metadata, tokens,
+cache and session (proxies, certificates, a user's own client factory) are used
+through it, and the transfer is this module's.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import BinaryIO
 
 import httpx2
 import huggingface_hub
-from huggingface_hub.errors import OfflineModeIsEnabled
+from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
 from onnx_models.outcomes import SuiteError
 from onnx_models.store import StoreError, describe, size_text
@@ -113,7 +115,7 @@ def _translated() -> Iterator[None]:
     """Errors of the HTTP client as Refused or Broken."""
     try:
         yield
-    except httpx2.HTTPStatusError as error:  # also huggingface_hub's own errors
+    except HfHubHTTPError as error:
         raise status_error(error.response) from None
     except httpx2.TooManyRedirects:
         raise Refused("redirects in a circle") from None

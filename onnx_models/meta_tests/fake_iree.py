@@ -151,7 +151,8 @@ def _print(argument: str) -> None:
 
 
 def _exhaust(argument: str) -> None:
-    taken, step = [], 1 << 24
+    step = 1 << 24
+    taken: list[bytes] = []
     while not argument or len(taken) * step < int(argument):
         taken.append(b"x" * step)
 

@@ -80,7 +80,7 @@ class HubServer:
 
     def __enter__(self) -> HubServer:
         for server in self._servers:
-            threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+            threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -123,7 +123,9 @@ def test_every_third_party_import_is_declared() -> None:
         allowed = set(declared)
         if "meta_tests" in file.parts:
             allowed |= {canonicalize_name(Requirement(t).name) for t in table["optional-dependencies"]["dev"]}
-            allowed |= {"packaging", "pluggy", "execnet"}  # pytest's and xdist's own
+            allowed |= {
+                canonicalize_name(name) for name in ("packaging", "pluggy", "execnet")
+            }  # pytest's own
         for module in imported(file):
             distributions = {canonicalize_name(name) for name in owners.get(module, ())}
             assert distributions & allowed, f"{file.name} imports {module}: declare {distributions or 'it'}"

@@ -147,9 +147,16 @@ def test_memory_limit(tmp_path: Path, mark: str) -> None:
     assert "MiB of resident memory" in finished.first_error()
 
 
-def test_memory_counts_the_whole_tree_and_short_peaks(tmp_path: Path) -> None:
-    code = "import os; pid = os.fork(); x = b'x' * (200 << 20); pid and os.wait()"
-    finished = tools.run(python(code), log=tmp_path / "log", timeout=60, memory_limit=1 << 40)
+def test_memory_limit_counts_the_whole_tree(tmp_path: Path, mark: str) -> None:
+    # Neither of the two processes is over the limit alone.
+    code = "import os, time; os.fork(); x = b'x' * (200 << 20); time.sleep(600)"
+    finished = tools.run(python(code), log=tmp_path / "log", timeout=60, memory_limit=350 << 20)
+    assert finished.kind is Kind.OUT_OF_MEMORY
+    assert marked(mark) == []
+
+
+def test_short_peak_is_not_missed(tmp_path: Path) -> None:
+    finished = tools.run(python("b'x' * (200 << 20)"), log=tmp_path / "log", timeout=60)
     assert finished.ok
     assert finished.peak_bytes > 200 << 20
 
@@ -320,7 +327,7 @@ def test_explanation_is_bounded() -> None:
     assert line.startswith("m.mlir:1:1: error: xx")
 
 
-def test_short_peak_is_not_missed_when_nothing_was_logged(tmp_path: Path) -> None:
+def test_no_log_is_no_output(tmp_path: Path) -> None:
     finished = tools.Finished(
         argv=("x",), exit_code=1, signal=None, seconds=1, peak_bytes=1, log=tmp_path / "none", ended="exited"
     )
@@ -330,7 +337,7 @@ def test_short_peak_is_not_missed_when_nothing_was_logged(tmp_path: Path) -> Non
 # The command line form --------------------------------------------------------------------------
 
 
-def supervised(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+def supervised(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "onnx_models.supervisor", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -136,7 +136,7 @@ def model_file(case: Case, request: pytest.FixtureRequest) -> Path:
         except sources.SourceError as error:
             watch.failure = Failure(stage=Stage.FETCH, kind=Kind.INFRASTRUCTURE, message=str(error))
     assert watch.failure is not None
-    return _give_up(request, case, watch.failure)
+    _give_up(request, case, watch.failure)
 
 
 @pytest.fixture
@@ -161,16 +161,19 @@ def reference(
         failure=failure,
     )
     request.node.stash[STAGES].append(result)
-    return made if failure is None else _give_up(request, case, failure)
+    if failure is not None:
+        _give_up(request, case, failure)
+    return made
 
 
-def _give_up(request: pytest.FixtureRequest, case: Case, failure: Failure) -> Any:
+def _give_up(request: pytest.FixtureRequest, case: Case, failure: Failure) -> NoReturn:
     """End a case whose fetch or reference failed: as expected, or with pytest's ERROR."""
     outcome = Outcome(stages=tuple(request.node.stash[STAGES]))
     judgement = judge(_expectation(request.config, case), failure, case_id=case.model.id)
     if judgement.verdict is not Verdict.EXPECTED_FAILURE:
         judgement = replace(judgement, verdict=Verdict.ERROR)
     _conclude(request, case, judgement, outcome)
+    raise AssertionError("an error or an expected failure does not return")
 
 
 @pytest.fixture
@@ -246,14 +249,17 @@ def pytest_runtest_makereport(
     if call.excinfo is not None and isinstance(call.excinfo.value, SuiteError):
         report.longrepr = str(call.excinfo.value)
     if report.when == "call" or (report.when == "setup" and not report.passed):
-        report.onnx_models = item.stash.get(RECORD, None) or _record_of(case, report)
+        report.onnx_models = item.stash.get(RECORD, None) or _record_of(  # type: ignore[attr-defined]
+            case, report, item
+        )
     return report
 
 
-def _record_of(case: Case, report: pytest.TestReport) -> dict[str, Any]:
+def _record_of(case: Case, report: pytest.TestReport, item: pytest.Item) -> dict[str, Any]:
     """The record of a case that never reached a judgement."""
     if report.skipped:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         return records.unfinished(case, Verdict.SKIPPED, reason.removeprefix("Skipped: "))
     reason = str(report.longrepr).strip().splitlines()[-1] if report.longrepr else "the test failed"
-    return records.unfinished(case, Verdict.ERROR, reason)
+    done: list[StageResult] = item.stash.get(STAGES, [])
+    return records.unfinished(case, Verdict.ERROR, reason, tuple(done))

@@ -64,7 +64,11 @@ def add_options(parser: pytest.Parser) -> None:
     add("--input", action="append", default=[], metavar="INPUT=FILE.npy", help="an input of --model")
     add("--artifacts", metavar="DIR", help="where models, modules, outputs and logs go (default: artifacts)")
     add("--record", metavar="FILE", help="the run's record (default: artifacts/runs/<run id>.jsonl)")
-    add("--iree-bin", metavar="DIR", help="folder of the IREE tools to test (default: IREE_BIN, then as found)")
+    add(
+        "--iree-bin",
+        metavar="DIR",
+        help="folder of the IREE tools to test (default: IREE_BIN, then as found)",
+    )
     for stage in TIMEOUTS:
         add(
             f"--{stage.value}-timeout",

@@ -9,8 +9,8 @@ import pytest
 
 from onnx_models import records
 from onnx_models.cases import Case
-from onnx_models.plugin.options import Run
 from onnx_models.outcomes import Verdict
+from onnx_models.plugin.options import Run
 
 
 class Recorder:
@@ -33,7 +33,9 @@ class Recorder:
         lines = [*self.run.settings.toolchain.describe()]
         for device in self.run.devices:
             state = device.skip_reason or (
-                f"{device.title}: {', '.join(device.found)}" if device.found else f"{device.title}: compile only"
+                f"{device.title}: {', '.join(device.found)}"
+                if device.found
+                else f"{device.title}: compile only"
             )
             lines.append(f"device {device.name}: {state}")
         return [*lines, f"artifacts: {self.run.settings.artifacts}"]
@@ -57,7 +59,7 @@ class Recorder:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Write the line of a case that ended, also of one whose worker died."""
         row = getattr(report, "onnx_models", None)
-        if row is None and report.when == "???":
+        if row is None and str(report.when) == "???":
             case = self.by_name.get(_name_in(report.nodeid))
             if case is not None:
                 row = records.unfinished(case, Verdict.ERROR, "the pytest worker died; run it again alone")
