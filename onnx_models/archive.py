@@ -166,7 +166,7 @@ def _members(archive: Path, allowed: int) -> Iterator[_Member]:
             yield from _zip_members(archive)
         elif head.startswith(b"\x1f\x8b"):
             with gzip.open(file) as plain:
-                yield from _tar_members(plain, allowed)
+                yield from _tar_members(cast(IO[bytes], plain), allowed)
         elif head[257:262] == b"ustar":
             yield from _tar_members(file, allowed)
         else:

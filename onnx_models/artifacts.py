@@ -131,6 +131,10 @@ def discard(products: Iterable[Path]) -> None:
             path.unlink(missing_ok=True)
 
 
+Limits = Mapping[Kind, float | None]
+"""Seconds for a timeout, bytes for out-of-memory; None for no limit."""
+
+
 class StageCache:
     """Finished stages of one folder, in its `stages.json`.
 
@@ -142,24 +146,25 @@ class StageCache:
     def __init__(self, folder: Path) -> None:
         self.file = folder / "stages.json"
 
-    def get(self, stage: Stage, key: str, *, limit: float, products: Iterable[Path]) -> StageResult | None:
+    def get(self, stage: Stage, key: str, *, limits: Limits, products: Iterable[Path]) -> StageResult | None:
         """The stored result, or None when the stage must run."""
         row = self._load().get(stage.value)
-        if not isinstance(row, dict) or row.get("key") != key:
+        if not isinstance(row, dict) or row.get("key") != key or "limits" not in row:
             return None
         result = _result(stage, row["result"], self.file.parent)
         if result.failure is None:
             return result if row["products"] == _fingerprint(products, self.file.parent) else None
-        limited = result.failure.kind in (Kind.TIMEOUT, Kind.OUT_OF_MEMORY)
-        return None if limited and limit > row["limit"] else result
+        kind = result.failure.kind
+        before, now = row["limits"].get(kind.value), limits.get(kind)
+        return None if before is not None and (now is None or now > before) else result
 
-    def put(self, result: StageResult, key: str, *, limit: float, products: Iterable[Path]) -> None:
+    def put(self, result: StageResult, key: str, *, limits: Limits, products: Iterable[Path]) -> None:
         """Store a result; the other stages of the file stay."""
         made = _fingerprint(products, self.file.parent) if result.failure is None else {}
         rows = self._load() | {
             result.stage.value: {
                 "key": key,
-                "limit": limit,
+                "limits": {kind.value: limit for kind, limit in limits.items()},
                 "products": made,
                 "result": _row(result, self.file.parent),
             }

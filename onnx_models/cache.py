@@ -155,7 +155,8 @@ def _intact(model: Model, file: Path) -> bool:
         pass
     try:
         verify(model, file)
-        _seal(file)
     except (OSError, SourceError):
         return False
+    with contextlib.suppress(OSError):  # a cache that is mounted read-only serves as well
+        _seal(file)
     return True

@@ -25,12 +25,27 @@ Numbers: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """One reference output: `precise` holds better values in float64 where the policy's basis has them."""
+    """One reference output.
+
+    `precise` holds better values in float64 where the policy's basis has them,
+    `scores` what the indices of the rule "indices" point into.
+    """
 
     name: str
     array: Array
     policy: Policy | None = None
     precise: Array | None = None
+    scores: Array | None = None
+
+    @property
+    def real(self) -> Array:
+        """The values, a complex one as its two parts."""
+        return metrics.real(self.array)
+
+    @property
+    def judged(self) -> Policy:
+        """The policy, or that of the element type."""
+        return self.policy or tolerance.default_policy(self.array.dtype.name, *metrics.scale_of(self.real))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

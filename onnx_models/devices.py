@@ -145,8 +145,14 @@ def _device(file: Path, row: Mapping[str, Any]) -> Device:
     if not row.get("driver") and row.get("absent") != "compile-only":
         raise UsageError(f"{file}: without a 'driver' it can only be absent = \"compile-only\"")
     values: dict[str, Any] = {key: tuple(map(str, row[key])) if key in _LISTS else row[key] for key in row}
-    values["timeouts"] = {_stage(file, key): float(s) for key, s in row.get("timeouts", {}).items()}
+    values["timeouts"] = {_stage(file, key): _seconds(file, s) for key, s in row.get("timeouts", {}).items()}
     return Device(name=file.stem, **values)
+
+
+def _seconds(file: Path, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise UsageError(f"{file}: [timeouts] takes seconds above 0, found {value!r}")
+    return float(value)
 
 
 def _stage(file: Path, name: str) -> Stage:

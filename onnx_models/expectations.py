@@ -39,7 +39,10 @@ def load(device: str, folder: Path = EXPECTATIONS) -> dict[str, Expectation]:
     if unknown:
         raise UsageError(f"{file}: unknown key {unknown[0]!r}: entries are [[case]] tables")
     entries: dict[str, Expectation] = {}
-    for row in rows.get("case", []):
+    tables = rows.get("case", [])
+    if not isinstance(tables, list) or not all(isinstance(row, dict) for row in tables):
+        raise UsageError(f"{file}: 'case' must be [[case]] tables, one per entry, found {tables!r}")
+    for row in tables:
         entry = _entry(file, row)
         if entry.id in entries:
             raise UsageError(f"{file}: {entry.id!r} is listed twice")

@@ -83,7 +83,7 @@ def inspect(
         ModelFileError: the file is missing, a folder, unreadable, empty, a Git LFS
             pointer, a web page, truncated, no ONNX, or its external data lies outside its folder.
     """
-    _refuse_obvious(model_file)
+    refuse_obvious(model_file)
     stat = model_file.stat()
     identity = (str(model_file.resolve()), stat.st_size, stat.st_mtime_ns)
     if identity not in _seen:
@@ -124,7 +124,12 @@ def run_child(
     return tools.run(words, log=log, timeout=timeout, memory_limit=memory, env={"PYTHONPATH": path})
 
 
-def _refuse_obvious(model_file: Path) -> None:
+def refuse_obvious(model_file: Path) -> None:
+    """Say what a file is that is plainly no model, without reading it.
+
+    Raises:
+        ModelFileError: it is not a readable file, is empty, a Git LFS pointer or a web page.
+    """
     if model_file.is_dir():
         raise ModelFileError(f"{model_file}: a folder: give the .onnx file in it")
     try:

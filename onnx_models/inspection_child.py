@@ -22,7 +22,7 @@ def describe(model_file: Path) -> dict[str, Any]:
     """The fields of `inspection.ModelInfo`, or `{"error": why}`."""
     try:
         model = _parse(model_file)
-        external = [t for t in _tensors(model) if t.data_location == onnx.TensorProto.EXTERNAL]
+        external = [t for t in model_tensors(model) if t.data_location == onnx.TensorProto.EXTERNAL]
         size = model_file.stat().st_size + _external_bytes(external, model_file.parent)
     except _Refused as error:
         return {"error": str(error)}
@@ -77,6 +77,13 @@ def _location(tensor: onnx.TensorProto) -> str:
     return next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
 
 
+def all_graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
+    """The main graph and every subgraph, those of functions included."""
+    yield model.graph
+    for node in _all_nodes(model):
+        yield from _subgraphs(node)
+
+
 def _all_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
     yield from _nodes(model.graph.node)
     for function in model.functions:
@@ -97,7 +104,8 @@ def _subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
         yield from attribute.graphs
 
 
-def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+def model_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Every weight and constant of a model, those of subgraphs and functions included."""
     yield from _initializers(model.graph)
     for node in _all_nodes(model):
         for attribute in node.attribute:
@@ -139,7 +147,7 @@ def _dim(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
 def dtype_name(elem_type: int) -> str:
     """Name in numpy of an ONNX element type; "string" and "undefined" for those without one."""
     if elem_type in (onnx.TensorProto.STRING, onnx.TensorProto.UNDEFINED):
-        return onnx.TensorProto.DataType.Name(elem_type).lower()
+        return str(onnx.TensorProto.DataType.Name(elem_type)).lower()
     name: str = onnx.helper.tensor_dtype_to_np_dtype(elem_type).name
     return name
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from onnx_models import inputs
@@ -45,10 +47,9 @@ def models(
 
 def _paths(files: Sequence[Path]) -> list[str]:
     """The shortest tails of the files' paths that tell them apart, without the suffix."""
-    tails = [
-        file.absolute().with_suffix("").parts if file.suffix == ".onnx" else file.absolute().parts
-        for file in files
-    ]
+    # Not resolve(): a link's own name is the one that its user knows.
+    whole = [Path(os.path.abspath(file)) for file in files]  # noqa: PTH100
+    tails = [file.with_suffix("").parts if file.suffix == ".onnx" else file.parts for file in whole]
     if len(set(tails)) < len(tails):
         twice = next(path for path, count in Counter(tails).items() if count > 1)
         raise UsageError(f"--model {'/'.join(twice[1:])!r} is given twice")
@@ -115,6 +116,7 @@ def _model(
         inputs=tuple(facts),
         dims={name: size for name, size in dims.items() if name in symbols},
     )
-    if arrays:
-        inputs.plan(model, info.inputs)
+    if facts or model.dims:
+        with suppress(inputs.UnsupportedInput):  # no wrong option: the case itself says so
+            inputs.plan(model, info.inputs)
     return model

@@ -163,3 +163,30 @@ def _percentile_99(values: Array) -> float:
     rank = min(values.size - 1, math.ceil(0.99 * values.size) - 1)
     values.partition(rank)
     return float(values[rank])
+
+
+def difference(expected: Array, found: Array) -> dict[str, Any]:
+    """`noise.Difference` of two evaluations of one output, as plain data."""
+    if expected.shape != found.shape:
+        return {"rmse": 0.0, "worst": 0.0, "different": int(expected.size), "structure": True}
+    a, b = real(expected), real(found)
+    errors = measure(a, b, a.dtype.name if a.dtype.name in EPS else "float64")
+    different = int(np.count_nonzero(expected != found))
+    return {
+        "rmse": min(errors.rmse, 1e300),
+        "worst": min(errors.max_abs, 1e300),
+        "different": different,
+        "structure": errors.places is not None,
+    }
+
+
+def real(array: Array) -> Array:
+    """A complex array as pairs of its parts along a new last axis; any other as it is."""
+    if array.dtype.kind != "c":
+        return array
+    return array.reshape(-1).view(array.real.dtype).reshape((*array.shape, 2))
+
+
+def tiny(dtype: str) -> float:
+    """The smallest normal number of a float type, 0 where none is known."""
+    return TINY.get(dtype, 0.0)

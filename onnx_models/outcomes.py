@@ -49,6 +49,7 @@ class Kind(str, Enum):
     MISMATCH = "mismatch"
     UNSUPPORTED_INPUT = "unsupported-input"
     INFRASTRUCTURE = "infrastructure"
+    REFERENCE_UNHEALTHY = "reference-unhealthy"
 
 
 class Verdict(str, Enum):
@@ -122,19 +123,43 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """A known deviation of one case: where it stops today and why."""
+    """A known deviation of one case: where it stops today and why.
+
+    `kind` None is any kind, `through` the last stage that counts as expected too:
+    lists of other suites do not tell them apart.
+    """
 
     id: str
     stage: Stage
-    kind: Kind
+    kind: Kind | None
     why: str
     issue: str = ""
     source: str = field(default="", compare=False)
+    through: Stage | None = None
+
+    @property
+    def last_stage(self) -> Stage:
+        """The last stage that counts as expected."""
+        return self.through or self.stage
+
+    @property
+    def place(self) -> str:
+        """Where it is expected to fail, in words."""
+        kind = f" ({self.kind.value})" if self.kind else ""
+        through = f" or {self.through.value}" if self.through else ""
+        return f"{self.stage.value}{through}{kind}"
+
+    def covers(self, failure: Failure) -> bool:
+        """Whether this is the failure that is expected."""
+        within = self.stage.order <= failure.stage.order <= self.last_stage.order
+        return within and self.kind in (None, failure.kind)
 
     def toml(self) -> str:
         """The entry as it stands in an expectations file."""
         lines = ["[[case]]", f"id = {_toml(self.id)}"]
-        lines += [f'stage = "{self.stage.value}"', f'kind = "{self.kind.value}"']
+        lines += [f'stage = "{self.stage.value}"']
+        if self.kind:
+            lines += [f'kind = "{self.kind.value}"']
         lines += [f"why = {_toml(self.why)}"]
         if self.issue:
             lines += [f"issue = {_toml(self.issue)}"]
@@ -169,7 +194,7 @@ def judge(expectation: Expectation | None, failure: Failure | None, *, case_id: 
     if failure is None and expectation is not None:
         return Judgement(
             verdict=Verdict.IMPROVED,
-            reason=f"expected to fail in {expectation.stage.value} ({expectation.kind.value}), but passes",
+            reason=f"expected to fail in {expectation.place}, but passes",
             advice=f"remove from {expectation.source or 'the expectations'}:\n{expectation.toml()}",
         )
     assert failure is not None
@@ -180,10 +205,10 @@ def judge(expectation: Expectation | None, failure: Failure | None, *, case_id: 
     if expectation is None:
         advice = f"if this is known, add:\n{proposal.toml()}"
         return Judgement(verdict=Verdict.REGRESSED, reason=f"expected to pass, {stopped}", advice=advice)
-    expected = f"expected to fail in {expectation.stage.value} ({expectation.kind.value})"
-    if (failure.stage, failure.kind) == (expectation.stage, expectation.kind):
+    expected = f"expected to fail in {expectation.place}"
+    if expectation.covers(failure):
         return Judgement(verdict=Verdict.EXPECTED_FAILURE, reason=f"{expected}: {expectation.why}")
-    if failure.stage.order > expectation.stage.order:
+    if failure.stage.order > expectation.last_stage.order:
         verdict = Verdict.IMPROVED
     elif failure.stage.order < expectation.stage.order:
         verdict = Verdict.REGRESSED

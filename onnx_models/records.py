@@ -94,7 +94,11 @@ def case_record(case: Case, judgement: Judgement, outcome: Outcome) -> dict[str,
         "stage": last.value if last else None,
         "kind": failure.kind.value if failure else None,
         "message": failure.message if failure else "",
-        "expected": {"stage": expectation.stage.value, "kind": expectation.kind.value, "why": expectation.why}
+        "expected": {
+            "stage": expectation.stage.value,
+            "kind": expectation.kind.value if expectation.kind else None,
+            "why": expectation.why,
+        }
         if expectation
         else None,
         "stages": [_stage(result) for result in outcome.stages],
@@ -172,7 +176,8 @@ def read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, An
     validator = Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8")))
     rows: list[dict[str, Any]] = []
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # Not splitlines(): a message may hold U+2028 and the like, which JSON leaves as they are.
+        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise RecordError(f"{path}: not a record file ({error})") from None
     for number, line in enumerate(lines, 1):

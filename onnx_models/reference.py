@@ -10,21 +10,29 @@ import dataclasses
 import hashlib
 import importlib.metadata
 import json
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from filelock import FileLock, Timeout
 
-from onnx_models import inputs
+from onnx_models import noise
 from onnx_models.catalog import Model
-from onnx_models.inspection import ModelFileError, ModelInfo, inspect, run_child
-from onnx_models.outcomes import Failure, Kind, Stage, SuiteError
+from onnx_models.inspection import ModelFileError, ModelInfo, inspect, refuse_obvious, run_child
+from onnx_models.noise import Difference, Measured
+from onnx_models.outcomes import Failure, Kind, Stage, SuiteError, UsageError
+from onnx_models.reference_data import (
+    Reference,
+    ReferenceSet,
+    file_sha256,
+    load_reference,
+    save_reference,
+    tensor_file,
+    write_json,
+)
 from onnx_models.tensors import TensorFile
-from onnx_models.tolerance import Policy
 
 __all__ = [
     "ModelFileError",
@@ -37,47 +45,31 @@ __all__ = [
     "make_reference",
 ]
 
-ALGORITHM = 1
+ALGORITHM = 2
 """Raised whenever the same model and facts would give another reference: older ones are then made again."""
 
 TIMEOUT = 900.0
 """Seconds for onnxruntime on one model, all sets."""
 
+FLOAT64_SECONDS = 60.0
+"""Budget of the float64 evaluation; the embedded models that finish at all need at most half of it."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReferenceSet:
-    """One set of inputs and what onnxruntime makes of it.
+FLOAT64_BYTES = 4 << 30
+"""Resident memory of the float64 evaluation."""
 
-    `policies` has one entry per output; `precise` holds the float64 evaluation
-    of those outputs whose policy's basis is "float64".
-    """
-
-    name: str
-    inputs: tuple[TensorFile, ...]
-    outputs: tuple[TensorFile, ...]
-    policies: tuple[Policy, ...] = ()
-    precise: Mapping[int, TensorFile] = field(default_factory=dict)
+FLOAT64_MODEL_BYTES = 400_000_000
+"""Larger models are not tried in float64: widened weights and intermediates would not fit the budget."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reference:
-    """Everything that a case needs from its model, or why there is none.
-
-    `vacuous` says why these outputs cannot tell right from wrong, empty when they
-    can. `health` is the JSON-ready record of the checks. `seconds` and
-    `peak_bytes` are those of the making, also when `reused`.
-    """
-
+class _Request:
+    model: Model
+    file: Path
+    folder: Path
+    sets: int
+    timeout: float
+    memory_limit: int | None
     key: str
-    failure: Failure | None = None
-    sets: tuple[ReferenceSet, ...] = ()
-    notes: tuple[str, ...] = ()
-    info: ModelInfo | None = None
-    vacuous: str = ""
-    health: Mapping[str, Any] = field(default_factory=dict)
-    seconds: float = 0.0
-    peak_bytes: int = 0
-    reused: bool = False
 
 
 def make_reference(
@@ -96,7 +88,7 @@ def make_reference(
     Two processes that want the same one make it once.
 
     Args:
-        model: facts of inputs, dims and session.
+        model: facts of inputs, dims, session and comparison.
         model_file: the file of the model.
         folder: the model's folder below the artifacts.
         sets: number of seeded input sets.
@@ -111,19 +103,26 @@ def make_reference(
     began = monotonic()
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        key = reference_key(model, model_file, sets)
-    except OSError as error:
-        message = f"{model_file}: not readable ({error.strerror or error})"
-        return _failed("", Failure(stage=Stage.REFERENCE, kind=Kind.ERROR, message=message))
-    lock = FileLock(folder / ".reference.lock")
+        refuse_obvious(model_file)
+    except ModelFileError as error:
+        return _failed("", str(error))
+    request = _Request(
+        model=model,
+        file=model_file,
+        folder=folder,
+        sets=sets,
+        timeout=timeout,
+        memory_limit=memory_limit,
+        key=reference_key(model, model_file, sets),
+    )
     try:
-        with lock.acquire(timeout=2 * timeout):
-            if reuse and (kept := load_reference(folder, key)) is not None:
+        with FileLock(folder / ".reference.lock").acquire(timeout=2 * timeout):
+            if reuse and (kept := load_reference(folder, request.key)) is not None:
                 return kept
-            made = _make(model, model_file, folder, sets, timeout, memory_limit, key)
-            made = dataclasses.replace(made, seconds=monotonic() - began)
+            (folder / "reference.json").unlink(missing_ok=True)
+            made = dataclasses.replace(_make(request), seconds=monotonic() - began)
             if _lasting(made):
-                _save(made, folder)
+                save_reference(made, folder)
             return made
     except Timeout:
         raise SuiteError(
@@ -132,221 +131,200 @@ def make_reference(
 
 
 def reference_key(model: Model, model_file: Path, sets: int) -> str:
-    """sha256 over all that a reference depends on; a user's .npy by its content."""
-    facts = []
-    for fact in model.inputs:
-        content = file_sha256(Path(fact.params["path"])) if fact.kind == "file" else ""
-        facts.append([fact.name, fact.kind, fact.shape, dict(fact.params), content])
+    """sha256 over all that a reference depends on; a user's .npy by its content.
+
+    Raises:
+        UsageError: such a .npy is missing.
+    """
     parts = {
         "algorithm": ALGORITHM,
         "file": model.sha256 or file_sha256(model_file),
-        "id": model.id,
-        "facts": facts,
-        "dims": dict(model.dims),
-        "session": dict(model.session),
-        "compare": dict(model.compare),
+        "facts": _facts(model),
+        "contents": [
+            _content(fact.name, fact.params["path"]) for fact in model.inputs if fact.kind == "file"
+        ],
         "sets": sets,
         "versions": {name: importlib.metadata.version(name) for name in ("onnxruntime", "onnx", "numpy")},
     }
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-_hashes: dict[tuple[str, int, int], str] = {}
-
-
-def file_sha256(file: Path) -> str:
-    """sha256 of a file in hex, read once per process while it does not change."""
-    stat = file.stat()
-    identity = (str(file.resolve()), stat.st_size, stat.st_mtime_ns)
-    if identity not in _hashes:
-        total = hashlib.sha256()
-        with file.open("rb") as stream:
-            while chunk := stream.read(1 << 20):
-                total.update(chunk)
-        _hashes[identity] = total.hexdigest()
-    return _hashes[identity]
-
-
-def load_reference(folder: Path, key: str | None = None) -> Reference | None:
-    """The reference in a folder if it is whole and, where a `key` is given, has that key."""
+def _content(name: str, path: str) -> str:
     try:
-        row = json.loads((folder / "reference.json").read_text(encoding="utf-8"))
-        if key is not None and row["key"] != key:
-            return None
-        for entry in _rows(row):
-            if file_sha256(folder / entry["file"]) != entry["sha256"]:
-                return None
-        return _reference(row, folder)
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+        return file_sha256(Path(path))
+    except OSError as error:
+        raise UsageError(f"input {name!r}: {path}: {(error.strerror or str(error)).lower()}") from None
 
 
-def _make(
-    model: Model,
-    model_file: Path,
-    folder: Path,
-    sets: int,
-    timeout: float,
-    memory_limit: int | None,
-    key: str,
-) -> Reference:
-    (folder / "reference.json").unlink(missing_ok=True)
-    try:
-        info = inspect(model_file, scratch=folder, timeout=timeout, memory_limit=memory_limit)
-        plans = [inputs.plan(model, info.inputs, set_index=index) for index in range(sets)]
-    except ModelFileError as error:
-        return _failed(key, Failure(stage=Stage.REFERENCE, kind=Kind.ERROR, message=str(error)))
-    except inputs.UnsupportedInput as error:
-        return _failed(key, error.failure, info)
-    if not info.outputs:
-        message = f"{model.id}: the model has no outputs: there is nothing to compare"
-        return _failed(key, Failure(stage=Stage.REFERENCE, kind=Kind.ERROR, message=message), info)
-    request = {
-        "model": str(model_file.absolute()),
-        "folder": str(folder.absolute()),
+def _facts(model: Model) -> dict[str, Any]:
+    """What of a model decides its reference, as plain data; `reference_child` makes a model of it again."""
+    return {
+        "collection": model.collection,
+        "path": model.path,
+        "source": {},
+        "inputs": [dataclasses.asdict(fact) for fact in model.inputs],
+        "dims": dict(model.dims),
         "session": dict(model.session),
-        "operators": dict(info.operators),
-        "sets": [
-            {"name": f"seeded-{index}", "inputs": [dataclasses.asdict(planned) for planned in plan.inputs]}
-            for index, plan in enumerate(plans)
-        ],
+        "compare": dict(model.compare),
     }
-    answer, peak = _ask(request, folder, timeout, memory_limit)
+
+
+def _make(request: _Request) -> Reference:
+    question = {
+        "model": str(request.file.absolute()),
+        "folder": str(request.folder.absolute()),
+        "facts": _facts(request.model),
+        "sets": request.sets,
+    }
+    answer, peak = _ask("reference_child", question, request, request.timeout, request.memory_limit)
     if isinstance(answer, Failure):
-        return dataclasses.replace(_failed(key, answer, info), peak_bytes=peak)
-    return Reference(
-        key=key,
-        sets=tuple(_set(row, folder) for row in answer["sets"]),
-        notes=(*plans[0].notes, *answer.get("notes", ())),
-        info=info,
-        vacuous=answer.get("vacuous", ""),
-        health=answer.get("health", {}),
-        peak_bytes=peak,
-    )
+        return Reference(key=request.key, failure=answer, peak_bytes=peak)
+    info = ModelInfo.from_json(answer["info"]) if "info" in answer else None
+    if "error" in answer:
+        if answer.get("usage"):
+            raise UsageError(answer["error"])
+        kind = Kind(answer.get("kind", Kind.ERROR.value))
+        failed = _failed(request.key, answer["error"], kind=kind, detail=answer.get("detail", ""))
+        return dataclasses.replace(failed, info=info, peak_bytes=peak)
+    assert info is not None
+    precise, float64 = _float64(question, answer, info, request)
+    return dataclasses.replace(_judged(request, answer, precise, float64), info=info, peak_bytes=peak)
 
 
-def _failed(key: str, failure: Failure, info: ModelInfo | None = None) -> Reference:
-    return Reference(key=key, failure=failure, info=info)
+def _failed(key: str, message: str, *, kind: Kind = Kind.ERROR, detail: str = "") -> Reference:
+    stage = Stage.IMPORT if kind is Kind.UNSUPPORTED_INPUT else Stage.REFERENCE
+    return Reference(key=key, failure=Failure(stage=stage, kind=kind, message=message, detail=detail))
 
 
 def _lasting(reference: Reference) -> bool:
     """Whether the same request would end the same way; a timeout may pass on another day."""
-    return reference.failure is None or reference.failure.kind in (Kind.ERROR, Kind.UNSUPPORTED_INPUT)
+    return reference.failure is None or reference.failure.kind in (
+        Kind.ERROR,
+        Kind.UNSUPPORTED_INPUT,
+        Kind.REFERENCE_UNHEALTHY,
+    )
 
 
 def _ask(
-    request: Mapping[str, Any], folder: Path, timeout: float, memory_limit: int | None
+    child: str, question: Mapping[str, Any], request: _Request, timeout: float, memory: int | None
 ) -> tuple[Mapping[str, Any] | Failure, int]:
-    """Run the onnxruntime child; its answer or the failure, and its peak memory in bytes."""
-    question, answer, log = (folder / name for name in ("request.json", "answer.json", "reference.log"))
-    answer.unlink(missing_ok=True)
-    _write_json(question, request)
-    finished = run_child("reference_child", question, answer, log=log, timeout=timeout, memory=memory_limit)
+    """Run a child; its answer or how it failed, and its peak memory in bytes."""
+    asked, told, log = (request.folder / f"{child}.{end}" for end in ("request.json", "answer.json", "log"))
+    told.unlink(missing_ok=True)
+    write_json(asked, question)
     try:
-        row = json.loads(answer.read_text(encoding="utf-8")) if finished.ok and answer.is_file() else None
+        finished = run_child(child, asked, told, log=log, timeout=timeout, memory=memory)
+        if finished.ok and told.is_file():
+            return json.loads(told.read_text(encoding="utf-8")), finished.peak_bytes
     finally:
-        question.unlink(missing_ok=True)
-        answer.unlink(missing_ok=True)
-    if row is None:
-        kind = finished.kind or Kind.ERROR
-        message = f"onnxruntime: {kind.value}: {finished.first_error()}"
-        if kind is Kind.TIMEOUT:
-            message = f"onnxruntime: no end after {timeout:g} s"
-        return Failure(stage=Stage.REFERENCE, kind=kind, message=message), finished.peak_bytes
-    if "error" in row:
-        kind = Kind(row.get("kind", Kind.ERROR.value))
-        stage = Stage.IMPORT if kind is Kind.UNSUPPORTED_INPUT else Stage.REFERENCE
-        failure = Failure(stage=stage, kind=kind, message=row["error"], detail=row.get("detail", ""))
-        return failure, finished.peak_bytes
-    return row, finished.peak_bytes
+        asked.unlink(missing_ok=True)
+        told.unlink(missing_ok=True)
+    kind = finished.kind or Kind.ERROR
+    message = f"no end after {timeout:g} s" if kind is Kind.TIMEOUT else finished.first_error()
+    failure = Failure(stage=Stage.REFERENCE, kind=kind, message=f"onnxruntime: {message}")
+    return failure, finished.peak_bytes
 
 
-def _write_json(path: Path, row: Mapping[str, Any]) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        partial.write_text(json.dumps(row, indent=1, allow_nan=False), encoding="utf-8")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+def _float64(
+    question: Mapping[str, Any], answer: Mapping[str, Any], info: ModelInfo, request: _Request
+) -> tuple[Sequence[Sequence[Mapping[str, Any] | None]] | None, str]:
+    """Per set and output, the float64 evaluation's row; None, and why, where there is none."""
+    floats = any(row["largest"] for each in answer["sets"] for row in each["outputs"])
+    if not floats:
+        return None, "no output of floats"
+    if info.bytes > FLOAT64_MODEL_BYTES:
+        return None, f"the model has more than {FLOAT64_MODEL_BYTES} bytes"
+    if foreign := next((name for name in info.operators if "::" in name), None):
+        return None, f"operator {foreign} is not ONNX's own"
+    asked = {"model": question["model"], "folder": question["folder"], "sets": answer["sets"]}
+    memory = min(FLOAT64_BYTES, request.memory_limit or FLOAT64_BYTES)
+    told, _ = _ask("float64_child", asked, request, min(FLOAT64_SECONDS, request.timeout), memory)
+    if isinstance(told, Failure):
+        return None, told.message.removeprefix("onnxruntime: ")
+    return told.get("sets"), told.get("refused", "used")
 
 
-def _save(reference: Reference, folder: Path) -> None:
-    failure = reference.failure
-    row = {
-        "key": reference.key,
-        "failure": None
-        if failure is None
-        else dataclasses.asdict(failure) | {"stage": failure.stage.value, "kind": failure.kind.value},
-        "sets": [_set_row(each, folder) for each in reference.sets],
-        "notes": list(reference.notes),
-        "info": None if reference.info is None else reference.info.to_json(),
-        "vacuous": reference.vacuous,
-        "health": dict(reference.health),
-        "seconds": reference.seconds,
-        "peak_bytes": reference.peak_bytes,
+def _judged(
+    request: _Request,
+    answer: Mapping[str, Any],
+    precise: Sequence[Sequence[Mapping[str, Any] | None]] | None,
+    float64: str,
+) -> Reference:
+    """Choose each output's policy and hold the reference against itself."""
+    sets: list[ReferenceSet] = []
+    first: list[Measured] = []
+    for index, row in enumerate(answer["sets"]):
+        wide = precise[index] if precise is not None else [None] * len(row["outputs"])
+        measured = [_measured(each, better) for each, better in zip(row["outputs"], wide, strict=True)]
+        sets.append(_set(row, request.folder, measured, wide))
+        first = first or measured
+    rows = answer["sets"][0]["outputs"]
+    probes = {
+        name: None if found is None else [Difference(**each) for each in found]
+        for name, found in answer["probes"].items()
     }
-    _write_json(folder / "reference.json", row)
-
-
-def _set_row(each: ReferenceSet, folder: Path) -> dict[str, Any]:
-    def tensors(files: Sequence[TensorFile]) -> list[dict[str, Any]]:
-        return [_tensor_row(file, folder) for file in files]
-
-    return {
-        "name": each.name,
-        "inputs": tensors(each.inputs),
-        "outputs": tensors(each.outputs),
-        "policies": [policy.to_json() for policy in each.policies],
-        "precise": {str(index): _tensor_row(file, folder) for index, file in each.precise.items()},
-    }
-
-
-def _tensor_row(tensor: TensorFile, folder: Path) -> dict[str, Any]:
-    return {
-        "name": tensor.name,
-        "dtype": tensor.dtype,
-        "shape": list(tensor.shape),
-        "file": tensor.path.relative_to(folder).as_posix(),
-        "sha256": file_sha256(tensor.path),
-    }
-
-
-def _rows(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Every tensor that a `reference.json` names."""
-    found: list[Mapping[str, Any]] = []
-    for each in row["sets"]:
-        found += [*each["inputs"], *each["outputs"], *each["precise"].values()]
-    return found
-
-
-def _reference(row: Mapping[str, Any], folder: Path) -> Reference:
-    failure = row["failure"]
-    if failure is not None:
-        failure = Failure(**{**failure, "stage": Stage(failure["stage"]), "kind": Kind(failure["kind"])})
+    vacuous = noise.vacuity(first, sets[0].policies, probes)
+    repeats = [Difference(**row["repeat"]) for row in rows]
+    if answer["options"]["graph_optimization_level"] == "disable":
+        first = [dataclasses.replace(each, optimisation=None) for each in first]
+    unhealthy = noise.unhealthy([row["name"] for row in rows], first, repeats)
+    failure = None
+    if unhealthy:
+        failure = Failure(stage=Stage.REFERENCE, kind=Kind.REFERENCE_UNHEALTHY, message=unhealthy)
     return Reference(
-        key=row["key"],
+        key=request.key,
         failure=failure,
-        sets=tuple(_set(each, folder) for each in row["sets"]),
-        notes=tuple(row["notes"]),
-        info=None if row["info"] is None else ModelInfo.from_json(row["info"]),
-        vacuous=row["vacuous"],
-        health=row["health"],
-        seconds=row["seconds"],
-        peak_bytes=row["peak_bytes"],
-        reused=True,
+        sets=tuple(sets),
+        notes=tuple(answer["notes"]),
+        vacuous=vacuous,
+        health=_health(answer, float64),
     )
 
 
-def _set(row: Mapping[str, Any], folder: Path) -> ReferenceSet:
+def _measured(row: Mapping[str, Any], wide: Mapping[str, Any] | None) -> Measured:
+    return Measured(
+        dtype=row["dtype"],
+        scale=row["scale"],
+        largest=row["largest"],
+        rule=row["rule"]["rule"],
+        params=row["rule"]["params"],
+        origin=row["rule"]["origin"],
+        optimisation=Difference.from_json(row.get("optimisation")),
+        float64=Difference.from_json(wide["difference"] if wide else None),
+        exact_graph=row["rule"]["exact_graph"],
+    )
+
+
+def _set(
+    row: Mapping[str, Any],
+    folder: Path,
+    measured: Sequence[Measured],
+    wide: Sequence[Mapping[str, Any] | None],
+) -> ReferenceSet:
+    policies = tuple(noise.choose(each) for each in measured)
+    precise: dict[int, TensorFile] = {}
+    for index, (policy, better) in enumerate(zip(policies, wide, strict=True)):
+        if policy.basis == "float64" and better is not None:
+            precise[index] = tensor_file(better["tensor"], folder)
     return ReferenceSet(
         name=row["name"],
-        inputs=tuple(_tensor(each, folder) for each in row["inputs"]),
-        outputs=tuple(_tensor(each, folder) for each in row["outputs"]),
-        policies=tuple(Policy(**each) for each in row.get("policies", ())),
-        precise={int(index): _tensor(each, folder) for index, each in row.get("precise", {}).items()},
+        inputs=tuple(tensor_file(each, folder) for each in row["inputs"]),
+        outputs=tuple(tensor_file(each, folder) for each in row["outputs"]),
+        policies=policies,
+        precise=precise,
+        scores={int(index): tensor_file(each, folder) for index, each in row.get("scores", {}).items()},
     )
 
 
-def _tensor(row: Mapping[str, Any], folder: Path) -> TensorFile:
-    path = folder / row["file"]
-    return TensorFile(name=row["name"], dtype=row["dtype"], shape=tuple(row["shape"]), path=path)
+def _health(answer: Mapping[str, Any], float64: str) -> dict[str, Any]:
+    """The record of what was checked: plain data, one row per output of the first set."""
+    outputs = []
+    for index, row in enumerate(answer["sets"][0]["outputs"]):
+        kept = {
+            key: row[key] for key in ("name", "scale", "largest", "nan", "inf", "subnormal") if key in row
+        }
+        changes = {key: found[index] for key, found in answer["probes"].items() if found is not None}
+        outputs.append(
+            kept | {"repeat": row["repeat"], "optimisation": row.get("optimisation"), "probes": changes}
+        )
+    return {"float64": float64, "options": answer["options"], "outputs": outputs}

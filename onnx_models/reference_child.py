@@ -1,57 +1,216 @@
 """Child process of `reference`, the only one that runs onnxruntime.
 
 `python -m onnx_models.reference_child REQUEST.json ANSWER.json`
+
+It plans and draws the inputs, runs the model, and measures what the reference
+is worth: a second run, a run without graph optimisation, other inputs, and
+weights rounded to bfloat16.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from onnx_models import inputs, ort, tensors
-from onnx_models.inputs import PlannedInput
-from onnx_models.outcomes import Kind, SuiteError
+import numpy as np
+import onnx
+
+from onnx_models import inputs, metrics, ort, probes, semantics, tensors
+from onnx_models.catalog import InputFact, Model
+from onnx_models.inputs import Plan
+from onnx_models.inspection import ModelInfo
+from onnx_models.inspection_child import describe
+from onnx_models.outcomes import Kind, SuiteError, UsageError
+from onnx_models.semantics import OutputRule
 from onnx_models.tensors import Array
+
+PROBE_SET = 1_000_003
+"""Number of the input set that only the vacuity check draws."""
+
+DRAWN = frozenset({"uniform", "normal", "ids", "distances", "default"})
+"""Kinds of input that another set index changes."""
 
 
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Make every set of a request; `{"error": ...}` where onnxruntime does not."""
-    folder, notes = Path(request["folder"]), []
-    options, note = ort.session_options(request["session"], request["operators"])
-    notes += note
+    """Make every set of a request, or say who refused: `usage`, `unsupported` or plain `error`."""
+    file = Path(request["model"])
+    described = describe(file)
+    if "error" in described:
+        return {"error": f"{file}: {described['error']}"}
+    info = ModelInfo.from_json(described)
     try:
-        runner = ort.Runner(Path(request["model"]), options)
-        rows = [_make_set(runner, each, folder) for each in request["sets"]]
-    except ort.Unsupported as error:
-        return {"error": str(error), "kind": Kind.UNSUPPORTED_INPUT.value}
+        made = _Maker(request, file, info).make()
+    except (ort.Unsupported, inputs.UnsupportedInput) as error:
+        made = {"error": str(error), "kind": Kind.UNSUPPORTED_INPUT.value}
     except ort.Refusal as error:
-        return {"error": error.first_line, "detail": str(error)}
+        made = {"error": error.first_line, "detail": str(error)}
+    except UsageError as error:
+        made = {"error": str(error), "usage": True}
     except SuiteError as error:
-        return {"error": str(error)}
-    return {"sets": rows, "notes": notes}
+        made = {"error": str(error)}
+    return {"info": described, **made}
 
 
-def _make_set(runner: ort.Runner, request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    name = request["name"]
-    feeds = {planned.name: inputs.generate(planned) for planned in _planned(request["inputs"])}
-    outputs = runner.run(feeds)
+class _Maker:
+    """One request, from the plan to the measurements."""
+
+    def __init__(self, request: Mapping[str, Any], file: Path, info: ModelInfo) -> None:
+        self.folder, self.file, self.info = Path(request["folder"]), file, info
+        self.model = _model(request["facts"])
+        if not info.outputs:
+            raise SuiteError(f"{self.model.id}: the model has no outputs: there is nothing to compare")
+        self.sets = int(request["sets"])
+        self.plans = [inputs.plan(self.model, info.inputs, set_index=index) for index in range(self.sets)]
+        self.options, self.notes = ort.session_options(self.model.session, info.operators)
+        self.rules = self._rules()
+
+    def make(self) -> dict[str, Any]:
+        runner = ort.Runner(self.file, self.options)
+        made = [self._first_run(runner, index, plan) for index, plan in enumerate(self.plans)]
+        other_inputs = self._other_inputs(runner, made[0][1])
+        del runner
+        self._other_optimisation(made)
+        weights = self._rounded_weights(*made[0])
+        return {
+            "sets": [row for _, _, row in made],
+            "notes": [*self.plans[0].notes, *self.notes],
+            "options": self.options,
+            "probes": {"inputs": other_inputs, "weights": weights},
+        }
+
+    def _rules(self) -> dict[str, OutputRule]:
+        skeleton = onnx.load(self.file, load_external_data=False)
+        return semantics.rules(skeleton, self.model.compare)
+
+    def _first_run(
+        self, runner: ort.Runner, index: int, plan: Plan
+    ) -> tuple[dict[str, Array], list[Array], dict[str, Any]]:
+        name = f"seeded-{index}"
+        feeds = _generate(plan)
+        outputs = runner.run(feeds)
+        again = runner.run(feeds) if index == 0 else outputs
+        rows = _write(zip(runner.outputs, outputs, strict=True), self.folder, f"reference/{name}")
+        for row, output, second in zip(rows, outputs, again, strict=True):
+            row |= _health(output) | {"rule": self.rules[row["name"]].to_json()}
+            row["repeat"] = metrics.difference(output, second)
+        fed = _write(feeds.items(), self.folder, f"inputs/{name}")
+        return feeds, outputs, {"name": name, "inputs": fed, "outputs": rows}
+
+    def _other_inputs(self, runner: ort.Runner, outputs: Sequence[Array]) -> list[dict[str, Any]] | None:
+        other = inputs.plan(self.model, self.info.inputs, set_index=PROBE_SET)
+        if not any(planned.kind in DRAWN and 0 not in planned.shape for planned in other.inputs):
+            return None
+        try:
+            return _differences(outputs, runner.run(_generate(other)))
+        except ort.Refusal as error:
+            self.notes.append(f"vacuity: another input set is refused: {error.first_line}")
+            return None
+
+    def _other_optimisation(
+        self, made: Sequence[tuple[dict[str, Array], list[Array], dict[str, Any]]]
+    ) -> None:
+        """Measure each output against the opposite level of graph optimisation; fetch scores on the way."""
+        level = "all" if self.options["graph_optimization_level"] == "disable" else "disable"
+        wanted = sorted({rule.scores for rule in self.rules.values() if rule.scores})
+        try:
+            runner = self._runner_with(wanted, {**self.options, "graph_optimization_level": level})
+        except ort.Refusal as error:
+            self.notes.append(f"noise: not loaded with graph optimisation {level!r}: {error.first_line}")
+            return
+        for feeds, outputs, row in made:
+            try:
+                found = runner.run(feeds)
+            except ort.Refusal as error:
+                self.notes.append(f"noise: not run with graph optimisation {level!r}: {error.first_line}")
+                return
+            others, extra = found[: len(outputs)], dict(zip(wanted, found[len(outputs) :], strict=True))
+            for each, difference in zip(row["outputs"], _differences(outputs, others), strict=True):
+                each["optimisation"] = difference
+            self._keep_scores(row, extra)
+
+    def _runner_with(self, extra: Sequence[str], options: Mapping[str, str]) -> ort.Runner:
+        """A session that also returns the tensors named in `extra`."""
+        if not extra or self.info.bytes > probes.LIMIT:
+            return ort.Runner(self.file, options)
+        model = onnx.load(self.file)
+        own = {port.name for port in model.graph.output}
+        model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in extra if name not in own)
+        runner = ort.Runner(model.SerializeToString(), options)
+        runner.outputs = (*(port.name for port in self.info.outputs), *extra)
+        return runner
+
+    def _keep_scores(self, row: dict[str, Any], scores: Mapping[str, Array]) -> None:
+        row["scores"] = {}
+        for index, each in enumerate(row["outputs"]):
+            array = scores.get(self.rules[each["name"]].scores)
+            if array is None:
+                continue
+            file = f"reference/{row['name']}/{index}.scores{tensors.suffix(array.dtype.name)}"
+            tensors.write(array, self.folder / file)
+            row["scores"][str(index)] = {
+                "name": self.rules[each["name"]].scores,
+                "dtype": array.dtype.name,
+                "shape": list(array.shape),
+                "file": file,
+            }
+
+    def _rounded_weights(
+        self, feeds: Mapping[str, Array], outputs: Sequence[Array], row: Mapping[str, Any]
+    ) -> list[dict[str, Any]] | None:
+        if self.info.bytes > probes.LIMIT:
+            self.notes.append("vacuity: weights are not varied: the model is too large to copy")
+            return None
+        model = onnx.load(self.file)
+        if not probes.with_rounded_weights(model):
+            return None
+        try:
+            content = model.SerializeToString()
+            del model
+            return _differences(outputs, ort.Runner(content, self.options).run(feeds))
+        except (ort.Refusal, ValueError) as error:
+            self.notes.append(f"vacuity: weights are not varied: {str(error).splitlines()[0]}")
+            return None
+
+
+def _model(row: Mapping[str, Any]) -> Model:
+    facts = [
+        InputFact(**{**fact, "shape": None if fact["shape"] is None else tuple(fact["shape"])})
+        for fact in row["inputs"]
+    ]
+    return Model(**{**row, "inputs": tuple(facts)})
+
+
+def _generate(plan: Plan) -> dict[str, Array]:
+    return {planned.name: inputs.generate(planned) for planned in plan.inputs}
+
+
+def _differences(outputs: Sequence[Array], others: Sequence[Array]) -> list[dict[str, Any]]:
+    return [metrics.difference(a, b) for a, b in zip(outputs, others, strict=True)]
+
+
+def _health(output: Array) -> dict[str, Any]:
+    """What a reader must know of an output's values: scale, and how many are not ordinary numbers."""
+    real = metrics.real(output)
+    if output.dtype.kind in "biu":
+        return {"scale": 0.0, "largest": 0.0}
+    scale, largest = metrics.scale_of(real)
+    wide = real.astype(np.float32) if real.dtype.itemsize < 4 else real
+    subnormal = np.count_nonzero((np.abs(wide) < metrics.tiny(real.dtype.name)) & (wide != 0))
     return {
-        "name": name,
-        "inputs": _write(feeds, folder, f"inputs/{name}"),
-        "outputs": _write(dict(zip(runner.outputs, outputs, strict=True)), folder, f"reference/{name}"),
+        "scale": scale,
+        "largest": largest,
+        "nan": int(np.count_nonzero(np.isnan(wide))),
+        "inf": int(np.count_nonzero(np.isinf(wide))),
+        "subnormal": int(subnormal),
     }
 
 
-def _planned(rows: Sequence[Mapping[str, Any]]) -> list[PlannedInput]:
-    return [PlannedInput(**{**row, "shape": tuple(row["shape"])}) for row in rows]
-
-
-def _write(arrays: Mapping[str, Array], folder: Path, place: str) -> list[dict[str, Any]]:
+def _write(arrays: Iterable[tuple[str, Array]], folder: Path, place: str) -> list[dict[str, Any]]:
     rows = []
-    for index, (name, array) in enumerate(arrays.items()):
+    for index, (name, array) in enumerate(arrays):
         file = f"{place}/{index}{tensors.suffix(array.dtype.name)}"
         tensors.write(array, folder / file)
         rows.append({"name": name, "dtype": array.dtype.name, "shape": list(array.shape), "file": file})
@@ -59,5 +218,5 @@ def _write(arrays: Mapping[str, Array], folder: Path, place: str) -> list[dict[s
 
 
 if __name__ == "__main__":
-    request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    Path(sys.argv[2]).write_text(json.dumps(answer(request), allow_nan=False), encoding="utf-8")
+    question = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    Path(sys.argv[2]).write_text(json.dumps(answer(question), allow_nan=False), encoding="utf-8")

@@ -19,6 +19,7 @@ from filelock import FileLock
 from onnx_models import artifacts, compare, tools
 from onnx_models.artifacts import CaseFolder, StageCache
 from onnx_models.cases import Case
+from onnx_models.catalog import TIMEOUT_CLASSES
 from onnx_models.devices import host_cpu
 from onnx_models.outcomes import Failure, Kind, Outcome, Stage, StageResult
 from onnx_models.reference import Reference, file_sha256
@@ -51,7 +52,8 @@ class Settings:
 
     def timeout(self, case: Case, stage: Stage) -> float:
         """Seconds that one command of this stage may take."""
-        return self.timeouts.get(stage, case.device.timeouts.get(stage, TIMEOUTS[stage]))
+        usual = case.device.timeouts.get(stage, TIMEOUTS[stage]) * TIMEOUT_CLASSES[case.model.timeout_class]
+        return self.timeouts.get(stage, usual)
 
     def folder(self, case: Case) -> CaseFolder:
         """Where the case's files lie."""
@@ -177,9 +179,10 @@ def _running(case: Case, reference: Reference, settings: Settings, compiled: str
 def _execute(step: Step, folder: CaseFolder, settings: Settings) -> StageResult:
     """Run a step, or take it from the cache; nothing of a failed step stays but its logs."""
     cache = StageCache(step.cache)
+    limits = {Kind.TIMEOUT: step.timeout, Kind.OUT_OF_MEMORY: settings.memory_limit}
     with FileLock(step.cache / ".lock"):
         if settings.reuse:
-            known = cache.get(step.stage, step.key, limit=step.timeout, products=step.products)
+            known = cache.get(step.stage, step.key, limits=limits, products=step.products)
             if known is not None:
                 return known
         artifacts.discard(step.products)
@@ -193,7 +196,7 @@ def _execute(step: Step, folder: CaseFolder, settings: Settings) -> StageResult:
             raise
         if result.failure:
             artifacts.discard(step.products)
-        cache.put(result, step.key, limit=step.timeout, products=step.products)
+        cache.put(result, step.key, limits=limits, products=step.products)
         return result
 
 
@@ -250,13 +253,13 @@ def script(case: Case, steps: tuple[Step, ...], reference: Reference | None, set
     folder = settings.folder(case)
     lines = [
         "#!/bin/sh",
-        f"# {case.id}: the commands of the suite, from import to comparison.",
+        f"# {case.id!a}: the commands of the suite, from import to comparison.",
         "set -eu",
         'cd "$(dirname "$0")"',
         f"python={shlex.quote(settings.python)}",
         "# The tools run under the suite's own limits: seconds, and bytes of memory (0: none).",
         "within() { t=$1 m=$2; shift 2",
-        '  "$python" -m onnx_models.supervisor --timeout "$t" --memory "$m" -- "$@"; }',
+        f'  "$python" -I {shlex.quote(str(tools.SUPERVISOR))} --timeout "$t" --memory "$m" -- "$@"; }}',
     ]
     for step in steps:
         lines.append(f"\n# {step.stage.value}")
@@ -269,5 +272,8 @@ def script(case: Case, steps: tuple[Step, ...], reference: Reference | None, set
         if step.stage is not Stage.RUN:
             lines.append(f"test -s {places[0]}")
     if reference is not None:
-        lines.append(f'\n# compare\n"$python" -m onnx_models.verdict {folder.relative(folder.model)} outputs')
+        # Only here: the tools above may belong to another Python, which must not see this one's packages.
+        home = shlex.quote(str(tools.SUPERVISOR.parents[1]))
+        verdict = f'"$python" -m onnx_models.verdict {folder.relative(folder.model)} outputs'
+        lines.append(f"\n# compare\nPYTHONPATH={home} {verdict}")
     return "\n".join(lines) + "\n"

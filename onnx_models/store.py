@@ -7,6 +7,7 @@ where it came from, whose modification time is the file's last use.
 
     files/<2 hex>/<sha256>        files/<2 hex>/<sha256>.json
     partial/<sha256>.part         locks/<sha256>.lock   locks/<sha256>.lease
+    unpacked/<sha256>/            what an archive held that is a model's only form
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
@@ -32,6 +33,8 @@ SPARE = 64 << 20
 
 STALL = 600.0
 """Seconds without growth after which the wait for another worker's download is given up."""
+
+UNPACKED = "unpacked"
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -151,25 +154,37 @@ class Store:
         The lease ends with the process, however that ends. A cache in which no
         lock file can be made is used without one.
         """
-        path = self.root / "locks" / f"{self.file(sha256).name}.lease"
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                handle = stack.enter_context(path.open("a+b"))
-                fcntl.flock(handle, fcntl.LOCK_SH)
+                fcntl.flock(stack.enter_context(self._lease_file(sha256)), fcntl.LOCK_SH)
             yield
+
+    @contextlib.contextmanager
+    def unleased(self, sha256: str) -> Iterator[bool]:
+        """Whether nobody holds a lease; when so, nobody gets one before the block ends."""
+        with contextlib.ExitStack() as stack:
+            try:
+                fcntl.flock(stack.enter_context(self._lease_file(sha256)), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                free = False
+            else:
+                free = True
+            yield free
 
     def in_use(self, sha256: str) -> bool:
         """Whether some process holds a lease."""
-        path = self.root / "locks" / f"{sha256}.lease"
-        if not path.exists():
+        if not self._lease_path(sha256).exists():
             return False
-        try:
-            with path.open("r+b") as handle:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return True
-        return False
+        with self.unleased(sha256) as free:
+            return not free
+
+    def _lease_path(self, sha256: str) -> Path:
+        return self.root / "locks" / f"{self.file(sha256).name}.lease"
+
+    def _lease_file(self, sha256: str) -> IO[bytes]:
+        path = self._lease_path(sha256)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("a+b")
 
     def ensure_space(self, needed: int, what: str) -> None:
         """Refuse a download that the disk cannot hold, before it starts.

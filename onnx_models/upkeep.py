@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from rich.table import Table
 
 from onnx_models.cache import sha256_of
 from onnx_models.outcomes import UsageError
-from onnx_models.store import Store, problem_of, read_record, record_path, size_text
+from onnx_models.store import UNPACKED, Store, problem_of, read_record, record_path, size_text
 
 GRACE = 60.0
 """Seconds since last use in which prune spares a file: between its download and its lease."""
@@ -76,7 +77,8 @@ class Pruned:
 
 def entries(cache: Path) -> tuple[Entry, ...]:
     """Every file of the cache, the longest unused first (`onnx-models cache ls`)."""
-    found = [*_stored(Store(root=cache)), *_kept(cache)]
+    store = Store(root=cache)
+    found = [*_stored(store), *_unpacked(store), *_kept(cache)]
     return tuple(sorted(found, key=lambda entry: (entry.last_used, entry.sha256)))
 
 
@@ -85,6 +87,8 @@ def verify(cache: Path, *, remove: bool = False) -> tuple[tuple[Entry, str], ...
     wrong = []
     store = Store(root=cache)
     for entry in entries(cache):
+        if entry.path.is_dir():
+            continue  # no hash is known of what an archive held
         if entry.prunable:
             problem = problem_of(entry.path, entry.sha256, int(read_record(entry.path).get("bytes", 0)))
         else:
@@ -171,6 +175,27 @@ def _stored(store: Store) -> list[Entry]:
     return found
 
 
+def _unpacked(store: Store) -> list[Entry]:
+    """Archive-only models, unpacked beside the stored archives (`zoo.fetch_archive`)."""
+    found = []
+    for folder in store.root.glob(f"{UNPACKED}/{'?' * 64}"):
+        with contextlib.suppress(OSError):
+            inside = [path for path in folder.rglob("*") if path.is_file()]
+            name = next((path.name for path in inside if path.suffix == ".onnx"), folder.name)
+            found.append(
+                Entry(
+                    sha256=folder.name,
+                    path=folder,
+                    bytes=sum(path.stat().st_size for path in inside),
+                    names=(name,),
+                    route="unpacked",
+                    last_used=folder.stat().st_mtime,
+                    in_use=store.in_use(folder.name),
+                )
+            )
+    return found
+
+
 def _kept(cache: Path) -> list[Entry]:
     found = []
     for file in cache.glob("**/*.onnx"):
@@ -196,12 +221,15 @@ def _remove(store: Store, entry: Entry) -> bool:
     if not entry.prunable:
         entry.path.unlink(missing_ok=True)
         return True
-    if store.in_use(entry.sha256):
-        return False
-    try:
-        with store.lock(entry.sha256).acquire(timeout=0):
-            entry.path.unlink(missing_ok=True)
-            record_path(entry.path).unlink(missing_ok=True)
-    except (Timeout, OSError):
-        return False
-    return True
+    with store.unleased(entry.sha256) as free:
+        try:
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(store.lock(entry.sha256).acquire(timeout=0))
+                if free and entry.path.is_dir():
+                    shutil.rmtree(entry.path)
+                elif free:
+                    entry.path.unlink(missing_ok=True)
+                    record_path(entry.path).unlink(missing_ok=True)
+        except (Timeout, OSError):
+            return False
+    return free

@@ -27,7 +27,7 @@ from urllib.parse import unquote
 
 Kind = Literal[
     "404", "401", "403", "429", "500", "503",
-    "cut", "stall", "slow", "no-length", "no-length-cut", "too-long",
+    "cut", "late", "stall", "slow", "no-length", "no-length-cut", "too-long",
     "wrong-length", "wrong-content", "pointer", "html", "redirect-loop", "no-range", "bad-range",
 ]  # fmt: skip
 STATUSES = frozenset({"404", "401", "403", "429", "500", "503", "redirect-loop"})
@@ -233,6 +233,8 @@ class _Handler(BaseHTTPRequestHandler):
             digest = hashlib.sha256(content).hexdigest()
             text = f"version https://git-lfs.github.com/spec/v1\noid sha256:{digest}\nsize {len(content)}\n"
             return self._send(200, text.encode())
+        if kind == "late":
+            self.server.hub.stopping.wait(0.5)
         if kind == "html":
             return self._send(200, PAGE, {"Content-Type": "text/html"})
         if kind == "wrong-length":

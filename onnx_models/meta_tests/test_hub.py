@@ -290,14 +290,19 @@ def test_two_processes_make_one_download(server: HubServer, spec: HubFile, cache
     code = f"""
 import pathlib, sys
 from onnx_models.hub import HubFile, fetch_file
+print("ready", flush=True)
 sys.stdin.readline()
 print(fetch_file(HubFile(path={ZOO!r}, sha256={spec.sha256!r}), cache=pathlib.Path({str(cache)!r})))
 """
+    server.misbehave(ZOO, "late")  # both are at it before one is done
     pair = [
         subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, stderr=-1, text=True)
         for _ in range(2)
     ]
     try:
+        for process in pair:
+            assert process.stdout
+            assert process.stdout.readline() == "ready\n"
         for process in pair:
             assert process.stdin
             process.stdin.write("go\n")

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -25,11 +25,13 @@ ROOT = Path(tools.__file__).parent.parent
 
 
 @pytest.fixture
-def mark(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A word in the environment of everything this test starts."""
+def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A word in the environment of everything this test starts; a failed test leaves nothing either."""
     word = uuid.uuid4().hex
     monkeypatch.setenv(MARK, word)
-    return word
+    yield word
+    for process in marked(word):
+        process.kill()
 
 
 def marked(word: str) -> list[psutil.Process]:
@@ -229,10 +231,10 @@ tools.run(sys.argv[2:], log=Path(sys.argv[1]), timeout=600)
 def test_end_of_the_parent_ends_the_tree(tmp_path: Path, mark: str, number: signal.Signals) -> None:
     argv = [*map(str, fake(tmp_path, "fork"))]
     command = [sys.executable, "-c", RUN, str(tmp_path / "log"), *argv]
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) as parent:
-        wait_until(lambda: len(marked(mark)) >= 4)  # parent, supervisor, tool and its grandchild
-        parent.send_signal(number)
-        _, trace = parent.communicate(timeout=20)
+    parent = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE)
+    wait_until(lambda: len(marked(mark)) >= 4)  # parent, supervisor, tool and its grandchild
+    parent.send_signal(number)
+    _, trace = parent.communicate(timeout=20)
     if number == signal.SIGINT:
         assert marked(mark) == []
         assert b"KeyboardInterrupt" in trace
@@ -376,8 +378,8 @@ def test_command_line_without_or_with_an_unknown_program() -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_command_line_stops_with_its_tree(tmp_path: Path, mark: str, number: signal.Signals) -> None:
     command = [sys.executable, "-m", "onnx_models.supervisor", "--", *map(str, fake(tmp_path, "fork"))]
-    with subprocess.Popen(command, cwd=ROOT) as process:
-        wait_until(lambda: len(marked(mark)) >= 3)
-        process.send_signal(number)
-        assert process.wait(20) == 128 + number
+    process = subprocess.Popen(command, cwd=ROOT)
+    wait_until(lambda: len(marked(mark)) >= 3)
+    process.send_signal(number)
+    assert process.wait(20) == 128 + number
     assert marked(mark) == []

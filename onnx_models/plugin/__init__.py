@@ -6,6 +6,7 @@ The plugin is inert unless the conformance test is among what pytest collects.
 from __future__ import annotations
 
 import importlib.util
+import shlex
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from onnx_models import records, sources
+from onnx_models import records
 from onnx_models.cases import Case
 from onnx_models.outcomes import (
     Failure,
@@ -46,6 +47,20 @@ RECORD = pytest.StashKey[dict[str, Any]]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the options."""
     options.add_options(parser)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Collect the conformance test when nothing else is named.
+
+    pytest looks for its ini file before it knows these options, and so takes the
+    file of `--model FILE` or the folder of `--artifacts DIR` for a place to collect
+    from: then `testpaths` is not read.
+    """
+    if config.args_source is config.ArgsSource.ARGS:
+        return
+    if config.option.model or _reaches(config, "."):
+        config.args = [str(CONFORMANCE)]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -133,7 +148,7 @@ def model_file(case: Case, request: pytest.FixtureRequest) -> Path:
     with _Watch(request.node, Stage.FETCH) as watch:
         try:
             return fetch(case.model, cache=run.cache, offline=run.offline)
-        except sources.SourceError as error:
+        except SuiteError as error:
             watch.failure = Failure(stage=Stage.FETCH, kind=Kind.INFRASTRUCTURE, message=str(error))
     assert watch.failure is not None
     _give_up(request, case, watch.failure)
@@ -209,7 +224,7 @@ def explain(case: Case, judgement: Judgement, outcome: Outcome, settings: Settin
         lines += [f"stage   {failure.stage.value}", f"kind    {failure.kind.value}"]
         lines += [f"error   {failure.message}"]
     if failure is None or failure.stage.order >= Stage.IMPORT.order:
-        lines += [f"repeat  {settings.folder(case).script}"]
+        lines += [f"repeat  {shlex.quote(str(settings.folder(case).script))}"]
     if last.log is not None:
         lines += [f"log     {last.log}"]
     if failure is not None and failure.detail:

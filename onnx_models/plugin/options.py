@@ -122,7 +122,6 @@ def make_run(config: pytest.Config, artifacts_root: Path) -> Run:
         UsageError: an option names something that does not exist or cannot be here.
     """
     option = config.option
-    artifacts.require_writable(artifacts_root)
     cache = sources.default_cache()
     iree_bin = Path(option.iree_bin) if option.iree_bin else None
     chain = toolchain.find_toolchain(iree_bin, cache=cache)
@@ -138,9 +137,10 @@ def make_run(config: pytest.Config, artifacts_root: Path) -> Run:
         reuse=not option.no_reuse,
     )
     known = {device.name: expectations.load(device.name) for device in probed}
-    models = tuple(_models(option))
+    cases = combine(tuple(_models(option)), probed, known)
+    artifacts.require_writable(artifacts_root)
     return Run(
-        cases=combine(models, probed, known),
+        cases=cases,
         devices=probed,
         settings=settings,
         cache=cache,
