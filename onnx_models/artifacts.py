@@ -44,6 +44,11 @@ class CaseFolder:
         return self.toolchain / "model.mlir"
 
     @property
+    def parameters(self) -> Path:
+        """The weights of a large model, kept out of its MLIR."""
+        return self.toolchain / "model.irpa"
+
+    @property
     def vmfb(self) -> Path:
         """The compiled module."""
         return self.device / "module.vmfb"

@@ -29,9 +29,13 @@ class SourceError(SuiteError):
     """A model's file cannot be had; the message is one line with the next step."""
 
 
+class OfflineError(SourceError):
+    """A file is not in the cache and downloads are off: a skip, an error with `--require-models`."""
+
+
 def default_cache() -> Path:
-    """`$ONNX_MODELS_CACHE`, else `onnx_models` in the user's cache folder."""
-    own = os.environ.get("ONNX_MODELS_CACHE")
+    """`$ONNX_MODELS_CACHE`, `$IREE_TEST_FILES`, else `onnx_models` in the user's cache folder."""
+    own = os.environ.get("ONNX_MODELS_CACHE") or os.environ.get("IREE_TEST_FILES")
     if own:
         return Path(own).expanduser()
     shared = os.environ.get("XDG_CACHE_HOME")
@@ -95,10 +99,10 @@ def verify(model: Model, file: Path) -> None:
         raise SourceError(f"{model.id}: expected sha256 {model.sha256}, found {digest}: nothing was kept")
 
 
-def missing_offline(model: Model, cache: Path) -> SourceError:
+def missing_offline(model: Model, cache: Path) -> OfflineError:
     """The error of a file that only a download gives, when downloads are off."""
     command = shlex.join([sys.executable, "-m", "onnx_models.sources", "--cache", str(cache), model.id])
-    return SourceError(f"{model.id}: {place(model, cache)} is missing and downloads are off: run {command}")
+    return OfflineError(f"{model.id}: {place(model, cache)} is missing and downloads are off: run {command}")
 
 
 @contextlib.contextmanager

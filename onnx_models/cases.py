@@ -18,6 +18,12 @@ class Case:
     model: Model
     device: Device
     expectation: Expectation | None = None
+    skip: str = ""
+
+    @property
+    def skip_reason(self) -> str:
+        """Why it is not run on this machine or in this run; empty when it is."""
+        return self.device.skip_reason or self.skip
 
     @property
     def id(self) -> str:

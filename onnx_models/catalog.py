@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -90,6 +90,9 @@ class Model:
             Empty when nothing is on record, so absence proves nothing unless counts are given.
         test_data: archive of stored data sets: `path`, `sha256`, `bytes`, and `bad`, a list of
             `set` (number or `*`), `part` (`inputs` or `outputs`) and `why` not to trust it.
+        twin: id of the collection's first model with the same file and facts, empty for that one
+            itself; both share their inputs, reference and artifacts.
+        external_data: whether weights lie in files beside the model's.
         timeout_class: a key of `TIMEOUT_CLASSES`.
         tags: lower-case words to filter by.
         notes: what a reader must know, one sentence each.
@@ -113,6 +116,8 @@ class Model:
     opset_label: int = 0
     operators: Mapping[str, int] = field(default_factory=dict)
     test_data: Mapping[str, Any] = field(default_factory=dict)
+    twin: str = ""
+    external_data: bool = False
     timeout_class: str = "normal"
     tags: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -121,6 +126,11 @@ class Model:
     def id(self) -> str:
         """`collection/path`: names the model everywhere."""
         return f"{self.collection}/{self.path}"
+
+    @property
+    def shared_id(self) -> str:
+        """The id under which inputs, reference and artifacts are kept."""
+        return self.twin or self.id
 
 
 def collections() -> tuple[str, ...]:
@@ -138,8 +148,32 @@ def load(collection: str) -> tuple[Model, ...]:
         file = CATALOGUE / f"{collection}{suffix}"
         if file.is_file():
             models = tuple(_model(collection, row, file) for row in parse(file))
-            return tuple(sorted(_unique(models, file), key=lambda m: m.path))
+            return _with_twins(sorted(_unique(models, file), key=lambda m: m.path))
     raise UsageError(f"unknown collection {collection!r}: choose from {', '.join(collections())}")
+
+
+def _with_twins(models: Sequence[Model]) -> tuple[Model, ...]:
+    """Point each model at the first with the same file, where the facts are the same too."""
+    first: dict[str, Model] = {}
+    found = []
+    for model in models:
+        other = first.setdefault(model.sha256 or model.path, model)
+        same = other is not model and all(getattr(other, key) == getattr(model, key) for key in _SHARED)
+        found.append(replace(model, twin=other.id) if same else model)
+    return tuple(found)
+
+
+_SHARED = (
+    "inputs",
+    "dims",
+    "import_flags",
+    "compile_flags",
+    "run_flags",
+    "session",
+    "compare",
+    "timeout_class",
+)
+"""What must agree, beside the file, for two models to share their artifacts."""
 
 
 def digest() -> str:
@@ -178,7 +212,7 @@ def _unique(models: tuple[Model, ...], file: Path) -> tuple[Model, ...]:
 
 
 _TUPLES = ("import_flags", "compile_flags", "run_flags", "tags", "notes")
-_FIELDS = frozenset(Model.__slots__) - {"collection"}
+_FIELDS = frozenset(Model.__slots__) - {"collection", "twin"}
 
 
 def _model(collection: str, row: Mapping[str, Any], file: Path) -> Model:

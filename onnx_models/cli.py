@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-import json
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
+from rich.console import Console
 
 import onnx_models
-from onnx_models import catalog, devices, records, sources, toolchain
+from onnx_models import (
+    catalog,
+    devices,
+    prefetch,
+    records,
+    selection,
+    sources,
+    toolchain,
+    upkeep,
+    zoo,
+)
+from onnx_models.catalog import Model
 from onnx_models.outcomes import SuiteError, UsageError
 
 
@@ -23,26 +37,134 @@ class _Group(click.Group):
             raise click.exceptions.Exit(4 if isinstance(error, UsageError) else 1) from None
 
 
+def _console() -> Console:
+    """Wide where the output is not read on a terminal, so that nothing is cut off."""
+    return Console(width=None if sys.stdout.isatty() else 240)
+
+
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(onnx_models.__version__, prog_name="onnx-models")
 def main() -> None:
     """How well IREE compiles ONNX, model by model and device by device."""
 
 
+_Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+def _selecting(command: Callable[..., None]) -> Callable[..., None]:
+    """The filters that `list` and `fetch` share."""
+    for decorate in reversed(_FILTERS):
+        command = decorate(command)
+    return command
+
+
+def _many(name: str, help_text: str) -> _Decorator:
+    return click.option(name, multiple=True, metavar="NAME", help=help_text)
+
+
+_FILTERS: tuple[_Decorator, ...] = (
+    click.argument("text", nargs=-1),
+    _many("--collection", f"only these collections: {', '.join(catalog.collections())} (default: all)"),
+    _many("--task", "only models of this task, such as classification"),
+    _many("--family", "only models of this family, such as resnet"),
+    _many("--source", "only models that were exported from here, such as timm"),
+    click.option("--size", multiple=True, type=click.Choice(["small", "medium", "large", "unknown"])),
+    _many("--tag", "only models with this tag; several must all hold"),
+    _many("--op", "only models with this operator; several must all hold"),
+    click.option("--opset", multiple=True, type=int, metavar="N", help="only models of this opset label"),
+    click.option("--quantized/--not-quantized", default=None, help="int8 and QDQ models, or all others"),
+    click.option("--dynamic/--static", default=None, help="models with symbolic dims, or without"),
+    click.option("--control-flow/--no-control-flow", default=None, help="models with If, Loop or Scan"),
+    click.option("--max-bytes", metavar="SIZE", help="only files of at most this size, such as 100MB"),
+)
+
+
+def _selected(text: tuple[str, ...], max_bytes: str | None, **filters: Any) -> tuple[Model, ...]:
+    """The models that the filters choose; each word of `text` must occur in the id or match it as a glob."""
+    names = filters["collection"] or catalog.collections()
+    models: tuple[Model, ...] = tuple(model for name in names for model in catalog.load(name))
+    limit = upkeep.parse_size(max_bytes) if max_bytes else None
+    models = selection.select(models, max_bytes=limit, **filters)
+    for word in text:
+        models = selection.select(models, text=word)
+    return models
+
+
 @main.command("list")
-@click.option("--collection", "wanted", multiple=True, metavar="NAME", help="only these collections")
+@_selecting
 @click.option("--json", "as_json", is_flag=True, help="print JSON instead of a table")
-def list_models(wanted: tuple[str, ...], as_json: bool) -> None:
-    """List the models of the catalogue."""
-    models = [model for name in wanted or catalog.collections() for model in catalog.load(name)]
+def list_models(as_json: bool, **filters: Any) -> None:
+    """List the models whose ids hold TEXT (words or globs) and that the filters choose."""
+    models = _selected(**filters)
     if as_json:
-        rows = [{"id": m.id, "bytes": m.bytes, "sha256": m.sha256, "tags": list(m.tags)} for m in models]
-        click.echo(json.dumps(rows, indent=1, ensure_ascii=False))
+        click.echo(selection.as_json(models))
         return
-    width = max((len(m.id) for m in models), default=0)
-    for model in models:
-        click.echo(f"{model.id:<{width}}  {model.bytes / 1e6:>9.1f} MB  {' '.join(model.tags)}")
-    click.echo(f"{len(models)} models, {sum(m.bytes for m in models) / 1e6:.1f} MB")
+    _console().print(selection.table(models))
+    unknown = selection.operators_unknown(models)
+    if filters["op"] and unknown:
+        click.echo(f"{len(unknown)} of them have operators that no record counts: the list may be in part")
+
+
+@main.command("fetch")
+@_selecting
+@click.option("--dry-run", is_flag=True, help="say what would be downloaded, and how much")
+@click.option("--no-test-data", is_flag=True, help="leave the stored data sets out")
+@click.option("--jobs", type=click.IntRange(1, 32), default=4, show_default=True, help="downloads at a time")
+def fetch_models(dry_run: bool, no_test_data: bool, jobs: int, **filters: Any) -> None:
+    """Fetch the models whose ids hold TEXT and that the filters choose, with their stored data sets."""
+    models = _selected(**filters)
+    if not models:
+        raise UsageError("no model is selected: try `onnx-models list` with the same words")
+    cache = sources.default_cache()
+    files = tuple(zoo.files(models, test_data=not no_test_data))
+    others = [model for model in models if model.source["type"] not in zoo.TYPES]
+    planned = prefetch.plan(files, cache)
+    if dry_run:
+        if planned.missing:
+            _console().print(prefetch.plan_table(planned))
+        click.echo(f"{planned}" + (f"; {len(others)} models come from packages" if others else ""))
+        return
+    failed = [done.error for done in prefetch.fetch_all(files, cache=cache, workers=jobs) if done.error]
+    for model in others:
+        try:
+            sources.fetch(model, cache=cache)
+        except SuiteError as error:
+            failed.append(str(error))
+    for line in failed:
+        click.echo(f"error: {line}", err=True)
+    click.echo(f"{len(models)} models selected, {len(failed)} files failed")
+    if failed:
+        raise click.exceptions.Exit(1)
+
+
+@main.group("cache")
+def cache_group() -> None:
+    """Look after the folder of fetched models."""
+
+
+@cache_group.command("ls")
+def cache_ls() -> None:
+    """List the files, the longest unused first."""
+    _console().print(upkeep.table(upkeep.entries(sources.default_cache())))
+
+
+@cache_group.command("verify")
+@click.option("--remove", is_flag=True, help="remove the wrong ones")
+def cache_verify(remove: bool) -> None:
+    """Hash every file again; exits 1 when one is wrong."""
+    wrong = upkeep.verify(sources.default_cache(), remove=remove)
+    for entry, problem in wrong:
+        click.echo(f"{entry.path}: {problem}{', removed' if remove else ''}", err=True)
+    click.echo(f"{len(wrong)} wrong files")
+    if wrong:
+        raise click.exceptions.Exit(1)
+
+
+@cache_group.command("prune")
+@click.option("--max-size", required=True, metavar="SIZE", help="what may stay, such as 50GB")
+def cache_prune(max_size: str) -> None:
+    """Remove the least recently used downloads until the rest fits; never a file in use."""
+    click.echo(str(upkeep.prune(sources.default_cache(), upkeep.parse_size(max_size))))
 
 
 @main.command("devices")

@@ -114,5 +114,101 @@ class Config:
 
 def key_of(model: Model) -> str:
     """The key of a zoo model in such a file."""
-    group, task, file = f"validated/{model.path}.onnx".rsplit("/", model.path.count("/") - 1)[0], "", ""
-    return _KEY.format(group=group, file=file or task)
+    area, task, file = model.path.split("/", 2)
+    return _KEY.format(group=f"validated/{area}/{task}", file=f"{file}.onnx")
+
+
+def load(file: Path, models: Sequence[Model]) -> Config:
+    """Read a file and find its models among those of the zoo.
+
+    Args:
+        file: JSON5, so JSON too.
+        models: the catalogued models of `COLLECTION`.
+
+    Raises:
+        UsageError: no such file, not of this form, or it names what does not exist.
+    """
+    content = _parse(file)
+    tests: dict[str, Any] = dict(content[_TESTS])
+    default = _outcome(file, "default", tests.pop("default", SKIP))
+    ids = {f"validated/{model.path}.onnx": model.id for model in models}
+    keys = [key_of(model) for model in models]
+    outcomes: dict[str, str] = {}
+    for key, value in tests.items():
+        found = _KEY_FORM.fullmatch(key)
+        model_id = ids.get(f"{found['group']}/{found['file']}") if found else None
+        if model_id is None:
+            near = difflib.get_close_matches(key, keys, n=1, cutoff=0.0)
+            raise UsageError(f"{file}: {key!r} names no model of the zoo: nearest: {', '.join(near)}")
+        if model_id in outcomes:
+            raise UsageError(f"{file}: {model_id!r} is named twice: keep one key")
+        outcomes[model_id] = _outcome(file, key, value)
+    return Config(file=file, device=_device(file, content), outcomes=outcomes, default=default)
+
+
+def _parse(file: Path) -> Mapping[str, Any]:
+    try:
+        content = json5.loads(file.read_text(encoding="utf-8"), allow_duplicate_keys=False)
+    except OSError as error:
+        raise UsageError(f"{file}: cannot be read ({error.strerror}): give the path of a config") from None
+    except (ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UsageError(f"{file}: expected one JSON5 object without repeated keys: {reason}") from None
+    if not isinstance(content, dict):
+        raise UsageError(f"{file}: expected an object with {', '.join(_REQUIRED)}, found {content!r:.60}")
+    for key in content:
+        if key not in (*_REQUIRED, *_UNREAD):
+            near = difflib.get_close_matches(key, _REQUIRED, n=1, cutoff=0.0)
+            raise UsageError(f"{file}: unknown key {key!r}: nearest: {', '.join(near)}")
+        if key in _UNREAD and content[key]:
+            raise UsageError(f"{file}: {key!r} has no effect: write the outcomes in {_TESTS!r}")
+    for key in _REQUIRED:
+        if key not in content:
+            raise UsageError(f"{file}: {key!r} is missing")
+    if not isinstance(content[_TESTS], dict):
+        raise UsageError(f"{file}: {_TESTS!r} must be an object, found {content[_TESTS]!r:.60}")
+    return content
+
+
+def _outcome(file: Path, key: str, value: object) -> str:
+    if value not in OUTCOMES:
+        raise UsageError(f"{file}: {key!r}: unknown outcome {value!r}: choose from {', '.join(OUTCOMES)}")
+    return str(value)
+
+
+def _device(file: Path, content: Mapping[str, Any]) -> Device:
+    """The driver is that of the run flags; without one `iree-run-module` has nothing to run on."""
+    name = content["config_name"]
+    if not isinstance(name, str) or not _NAME_FORM.fullmatch(name):
+        raise UsageError(
+            f"{file}: 'config_name' names a folder, so it has letters, digits and . _ + -, found {name!r}"
+        )
+    compile_flags, run_flags = (_flags(file, key, content[key]) for key in _FLAGS)
+    uris = [flag.partition("=")[2] for flag in run_flags if flag.startswith("--device=")]
+    driver = uris[0].partition("://")[0] if uris else ""
+    if not driver:
+        raise UsageError(f"{file}: 'iree_run_module_flags' must name a device, such as --device=local-task")
+    return Device(
+        name=name,
+        title=f"{name} of {file.name}",
+        compile_flags=compile_flags,
+        run_flags=run_flags,
+        driver=driver,
+        host_cpu=any(flag.endswith("-target-cpu=host") for flag in compile_flags),
+    )
+
+
+def _flags(file: Path, key: str, value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(flag, str) and flag for flag in value):
+        raise UsageError(f"{file}: {key!r} must be a list of flags, found {value!r:.60}")
+    return tuple(value)
+
+
+def _word(failure: Failure | None) -> str:
+    if failure is None:
+        return PASS
+    return next(
+        word
+        for word, (first, last) in FAILS.items()
+        if first.order <= failure.stage.order <= (last or first).order
+    )

@@ -3,53 +3,34 @@
 Files are matched to the graph's inputs and outputs by their number and never by
 the names inside, which are wrong or missing in 66 sets (onnx/models#431).
 Numbers sort as numbers: `input_10` comes after `input_9`.
-
-    python -m onnx_models.datasets SET FOLDER     converts one set, in a process of its own
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
-import shutil
 import sys
-import tempfile
-import zipfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import TensorProto, numpy_helper
-
-from onnx_models import tensors, tools
+from onnx_models import tools
 from onnx_models.archive import extract
-from onnx_models.hub import HubFile, fetch_file
+from onnx_models.catalog import Model
+from onnx_models.hub import fetch_file
 from onnx_models.inputs import Port, UnsupportedInput
-from onnx_models.outcomes import SuiteError
-from onnx_models.tensors import Array, TensorFile
+from onnx_models.pb_files import MANIFEST, MEMBER, PARTS, DataSetError, convert_files
+from onnx_models.tensors import TensorFile
+from onnx_models.zoo import stored_data_file
 
 IN_PROCESS = 32 << 20
 """Bytes of a set's files up to which it is converted here; a larger one in a child, as memory is tight."""
 
-LARGEST = 2 << 30
-"""Bytes that one tensor file may have: the limit of protobuf messages."""
-
 CHILD_SECONDS = 600.0
 
-_MANIFEST = "set.json"
 _SET = re.compile(r"test_data_set_(\d+)")
 _NPZ = re.compile(r"test_data_(\d+)\.npz")
-_MEMBER = re.compile(r"(input|output)_(\d+)\.pb")
-_PARTS = ("input", "output")
-
-
-class DataSetError(SuiteError):
-    """A stored data set is damaged or does not fit the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,43 +60,70 @@ class ConvertedSet:
 def is_test_data(member: str) -> bool:
     """Whether an archive's member belongs to a data set; the model file, fetched already, does not."""
     parts = member.split("/")
-    in_set = len(parts) > 1 and _SET.fullmatch(parts[-2]) and _MEMBER.fullmatch(parts[-1])
+    in_set = len(parts) > 1 and _SET.fullmatch(parts[-2]) and MEMBER.fullmatch(parts[-1])
     return bool(in_set or _NPZ.fullmatch(parts[-1]))
 
 
-def obtain(
-    test_data: Mapping[str, Any],
+def stored_sets(
+    model: Model,
     folder: Path,
     *,
     cache: Path,
+    inputs: Sequence[Port],
+    outputs: Sequence[Port],
     offline: bool = False,
-    mirrors: Sequence[str] = (),
-) -> tuple[StoredSet, ...]:
-    """The stored sets of a model, fetched and unpacked into `folder` unless they are there.
+) -> tuple[tuple[ConvertedSet, ...], tuple[str, ...]]:
+    """The stored sets of a model that can be fed to it, and what was left out and why.
+
+    A set that the catalogue distrusts, that is damaged or does not fit is left
+    out with a note; distrusted outputs are dropped with a note in their set.
 
     Args:
-        test_data: `Model.test_data`: `path`, `sha256` and `bytes` of the archive.
-        folder: where the sets are unpacked; made whole or not at all.
+        model: one without `test_data` has no stored sets.
+        folder: unpacked and converted here, once.
         cache: the cache folder.
+        inputs: the graph inputs that are not initializers, in order.
+        outputs: the graph outputs, in order.
         offline: as for `hub.fetch_file`.
-        mirrors: as for `hub.fetch_file`.
+
+    Raises:
+        SourceError, HostileArchive, DataSetError: as `obtain`.
+        UnsupportedInput: as `convert`.
+    """
+    usable, notes = [], []
+    for stored in obtain(model, folder / "archive", cache=cache, offline=offline):
+        against = distrusted(model.test_data.get("bad", ()), stored)
+        if "inputs" in against:
+            notes.append(f"{stored.name} is not used: {against['inputs']}")
+            continue
+        try:
+            made = convert(stored, folder / stored.name, inputs=inputs, outputs=outputs)
+        except DataSetError as error:
+            notes.append(f"{stored.name} is not used: {error}")
+            continue
+        if "outputs" in against and made.outputs:
+            note = f"stored outputs not used: {against['outputs']}"
+            made = replace(made, outputs=(), notes=(*made.notes, note))
+        usable.append(made)
+    return tuple(usable), tuple(notes)
+
+
+def obtain(model: Model, folder: Path, *, cache: Path, offline: bool = False) -> tuple[StoredSet, ...]:
+    """The stored sets of a model, fetched and unpacked into `folder` unless they are there.
 
     Raises:
         SourceError: the archive cannot be had.
         HostileArchive: it is refused.
         DataSetError: it holds no data set.
     """
+    spec = stored_data_file(model)
+    if spec is None:
+        return ()
     if not folder.is_dir():
-        spec = HubFile(
-            path=str(test_data["path"]),
-            sha256=str(test_data["sha256"]),
-            bytes=int(test_data.get("bytes", 0)),
-        )
-        archive = fetch_file(spec, cache=cache, offline=offline, mirrors=mirrors)
-        extract(archive, folder, keep=is_test_data)
+        extract(fetch_file(spec, cache=cache, offline=offline), folder, keep=is_test_data)
     found = find_sets(folder)
     if not found:
-        raise DataSetError(f"{test_data['path']}: holds no test_data_set_N and no test_data_N.npz")
+        raise DataSetError(f"{spec.path}: holds no test_data_set_N and no test_data_N.npz")
     return found
 
 
@@ -161,14 +169,14 @@ def convert(
         DataSetError: a file is damaged or missing, or number, type or rank of the inputs are not the model's.
         UnsupportedInput: an input is no tensor, or of an element type without a file form.
     """
-    if not (destination / _MANIFEST).is_file():
+    if not (destination / MANIFEST).is_file():
         files = [stored.path] if stored.path.is_file() else [*stored.path.iterdir()]
         if sum(file.stat().st_size for file in files) <= IN_PROCESS:
-            _convert(stored.path, destination)
+            convert_files(stored.path, destination)
         else:
             _convert_in_child(stored.path, destination)
-    manifest = json.loads((destination / _MANIFEST).read_text(encoding="utf-8"))
-    given = {part: _tensor_files(manifest[part], part, destination) for part in _PARTS}
+    manifest = json.loads((destination / MANIFEST).read_text(encoding="utf-8"))
+    given = {part: _tensor_files(manifest[part], part, destination) for part in PARTS}
     notes = [str(note) for note in manifest["notes"]]
     for row in manifest["input"]:
         if "unsupported" in row:
@@ -217,150 +225,10 @@ def _tensor_files(rows: Sequence[Mapping[str, Any]], part: str, folder: Path) ->
 
 def _convert_in_child(source: Path, destination: Path) -> None:
     destination.parent.mkdir(parents=True, exist_ok=True)
-    command: list[str | Path] = [sys.executable, "-m", "onnx_models.datasets", source, destination]
+    command: list[str | Path] = [sys.executable, "-m", "onnx_models.pb_files", source, destination]
     log = destination.with_name(f"{destination.name}.log")
     done = tools.run(command, log=log, timeout=CHILD_SECONDS)
     if not done.ok:
         raise DataSetError(
             done.first_error().removeprefix("error: ") or f"{source}: cannot be converted, see {log}"
         )
-
-
-def _convert(source: Path, destination: Path) -> None:
-    """Write every tensor and the manifest into a folder that then takes its name."""
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{destination.name}-", dir=destination.parent))
-    try:
-        inner = scratch / "set"
-        inner.mkdir()
-        manifest = _convert_npz(source, inner) if source.is_file() else _convert_folder(source, inner)
-        (inner / _MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-        if not (destination / _MANIFEST).is_file():
-            shutil.rmtree(destination, ignore_errors=True)
-            inner.rename(destination)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _convert_folder(source: Path, target: Path) -> dict[str, Any]:
-    numbered: dict[str, dict[int, Path]] = {part: {} for part in _PARTS}
-    for file in source.iterdir():
-        match = _MEMBER.fullmatch(file.name)
-        if match and numbered[match[1]].setdefault(int(match[2]), file) != file:
-            raise DataSetError(f"{file}: {match[1]} {int(match[2])} is there twice: remove one")
-    manifest: dict[str, Any] = {"notes": []}
-    for part in _PARTS:
-        numbers = sorted(numbered[part])
-        if numbers and numbers != list(range(numbers[0], numbers[0] + len(numbers))):
-            missing = next(n for n in range(numbers[0], numbers[-1]) if n not in numbered[part])
-            raise DataSetError(f"{source}: {part}_{missing}.pb is missing: unpack the archive again")
-        if numbers and numbers[0]:
-            # ssd_mobilenet_v1_10, test_data_set_1 (onnx-mlir#1490): the order stands for the position.
-            manifest["notes"].append(f"{source.name} numbers its {part}s from {numbers[0]}, taken as from 0")
-        rows = [_store(numbered[part][n], part, k, target) for k, n in enumerate(numbers)]
-        manifest[part] = rows
-    if not manifest["input"]:
-        raise DataSetError(f"{source}: holds no input_K.pb: unpack the archive again")
-    return manifest
-
-
-def _store(file: Path, part: str, k: int, target: Path) -> dict[str, Any]:
-    array = read_pb(file)
-    return {"unsupported": array} if isinstance(array, str) else _save(array, part, k, target)
-
-
-def _save(array: Array, part: str, k: int, target: Path) -> dict[str, Any]:
-    dtype = array.dtype.name
-    if dtype not in tensors.known():
-        return {"unsupported": f"{part} {k} has the element type {dtype}, which has no file form here"}
-    name = f"{part}/{k}{tensors.suffix(dtype)}"
-    tensors.write(array, target / name)
-    return {"file": name, "dtype": dtype, "shape": list(array.shape)}
-
-
-def read_pb(file: Path) -> Array | str:
-    """The array of a TensorProto file, or what it holds instead that the suite does not feed.
-
-    Raises:
-        DataSetError: the file is damaged: no TensorProto, or not as long as its own shape says.
-    """
-    again = "fetch its archive again"
-    size = file.stat().st_size
-    if size > LARGEST:
-        raise DataSetError(f"{file}: {size:,} bytes, more than a tensor file can have: {again}")
-    proto = TensorProto()
-    try:
-        proto.ParseFromString(file.read_bytes())
-    except DecodeError:
-        raise DataSetError(f"{file}: expected a TensorProto, found damaged data: {again}") from None
-    if proto.HasField("segment"):
-        # Field 3 holds the tensors of a SequenceProto or OptionalProto; no writer of tensors uses segments.
-        return f"{file.name} holds a sequence or an optional, not a tensor"
-    if proto.data_type == TensorProto.STRING:
-        return f"{file.name} holds strings"
-    if not size or proto.data_type not in TensorProto.DataType.values() or not proto.data_type:
-        raise DataSetError(f"{file}: expected a tensor, found element type {proto.data_type}: {again}")
-    if proto.data_location == TensorProto.EXTERNAL or proto.external_data:
-        raise DataSetError(f"{file}: refused: a stored tensor must hold its own data")
-    _check_size(proto, file)
-    try:
-        array: Array = numpy_helper.to_array(proto)
-    except (ValueError, TypeError, IndexError, MemoryError) as error:
-        raise DataSetError(f"{file}: damaged ({error}): {again}") from None
-    return array
-
-
-def _check_size(proto: TensorProto, file: Path) -> None:
-    elements = 1
-    for dim in proto.dims:
-        elements *= dim
-    if min(proto.dims, default=0) < 0 or elements > LARGEST:
-        raise DataSetError(f"{file}: damaged: its shape is {list(proto.dims)}: fetch its archive again")
-    itemsize = onnx.helper.tensor_dtype_to_np_dtype(proto.data_type).itemsize
-    packed = proto.data_type in (TensorProto.INT4, TensorProto.UINT4)
-    if proto.HasField("raw_data") and not packed and len(proto.raw_data) != elements * itemsize:
-        shape = "x".join(str(dim) for dim in proto.dims) or "scalar"
-        raise DataSetError(
-            f"{file}: damaged: expected {elements * itemsize:,} bytes for shape {shape}, "
-            f"found {len(proto.raw_data):,}: fetch its archive again"
-        )
-
-
-def _convert_npz(source: Path, target: Path) -> dict[str, Any]:
-    """Sets of 2017: `inputs` and `outputs`, each a list of arrays stacked along a first axis."""
-    manifest: dict[str, Any] = {"notes": []}
-    try:
-        with zipfile.ZipFile(source) as members:
-            unpacked = sum(info.file_size for info in members.infolist())
-        if unpacked > LARGEST:
-            raise DataSetError(f"{source}: refused: it unpacks to {unpacked:,} bytes")
-        with np.load(source, allow_pickle=False) as arrays:
-            for part in _PARTS:
-                stacked = arrays[f"{part}s"] if f"{part}s" in arrays.files else ()
-                manifest[part] = [
-                    _save(np.asarray(array), part, k, target) for k, array in enumerate(stacked)
-                ]
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        reason = "arrays of several shapes need a pickle" if "allow_pickle" in str(error) else error
-        raise DataSetError(f"{source}: cannot be read ({reason}): use the .pb sets instead") from None
-    if not manifest["input"]:
-        raise DataSetError(f"{source}: holds no array 'inputs': use the .pb sets instead")
-    return manifest
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Convert one set; the error, if any, is one line."""
-    parser = argparse.ArgumentParser(prog="python -m onnx_models.datasets", description=__doc__)
-    parser.add_argument("source", type=Path, help="test_data_set_N or test_data_N.npz")
-    parser.add_argument("destination", type=Path, help="folder to make")
-    options = parser.parse_args(arguments)
-    try:
-        _convert(options.source, options.destination)
-    except SuiteError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

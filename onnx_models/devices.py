@@ -9,7 +9,7 @@ from __future__ import annotations
 import platform
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -102,10 +102,19 @@ def probe(wanted: tuple[str, ...], drivers: Drivers) -> tuple[Device, ...]:
     chosen = [load(name) for name in wanted] if wanted else [d for d in map(load, names()) if d.default]
     if len({d.name for d in chosen}) < len(chosen):
         raise UsageError("a device is named twice: give each once")
+    return present(chosen, drivers, required=bool(wanted))
+
+
+def present(chosen: Sequence[Device], drivers: Drivers, *, required: bool) -> tuple[Device, ...]:
+    """The devices, each with what its driver lists here.
+
+    Raises:
+        UsageError: one is `required`, must run, and cannot here.
+    """
     found = {driver: drivers(driver) for driver in {d.driver for d in chosen} if driver}
     probed = tuple(replace(d, found=found.get(d.driver, ())) for d in chosen)
     for device in probed:
-        if wanted and device.skip_reason:
+        if required and device.skip_reason:
             raise UsageError(
                 f"device {device.name!r}: {device.skip_reason}; install its driver or drop --device"
             )

@@ -12,7 +12,6 @@ A file is pinned by its sha256, whatever route or revision brings it.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,32 +22,17 @@ from urllib.parse import quote, urlsplit
 
 import huggingface_hub
 
-from onnx_models.cache import SourceError
-from onnx_models.outcomes import UsageError
+from onnx_models.cache import OfflineError, SourceError
+from onnx_models.routes import HUB_OWNER, HUB_REPOSITORY, Routes
 from onnx_models.store import CorruptFile, Store, size_text
 from onnx_models.transfer import Address, Broken, Patience, Progress, Refused, download
-
-HUB_OWNER = "onnxmodelzoo"
-HUB_REPOSITORY = f"{HUB_OWNER}/legacy_models"
-
-HUB_REVISION = "main"
-"""Revision of the hub's repositories (`ONNX_MODELS_HUB_REVISION`): a branch, since no commit is known
-here; what is downloaded is pinned by its sha256 all the same."""
-
-HUB_ENDPOINT = "https://huggingface.co"
-
-MEDIA_ENDPOINT = "https://media.githubusercontent.com/media/onnx/models"
-"""Overridden by `ONNX_MODELS_MEDIA_ENDPOINT`."""
-
-MEDIA_COMMIT = "b1eeaa1ac722dcc1cd1a8284bde34393dab61c3d"
-"""The zoo's last commit (2025-06-27), whose inventory the catalogue is (`ONNX_MODELS_MEDIA_COMMIT`)."""
 
 
 class FetchError(SourceError):
     """A file could not be had; one line for each route that was tried."""
 
 
-class AbsentFile(FetchError):
+class AbsentFile(FetchError, OfflineError):
     """A file is not in the cache and the suite is offline: a skip, or an error in CI mode."""
 
 
@@ -69,43 +53,6 @@ class HubFile:
     def stem(self) -> str:
         """Name of the per-model repository."""
         return self.repo or Path(self.path).stem
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Routes:
-    """Where to look, in which order; `from_environment` is what a user configures."""
-
-    order: tuple[str, ...] = ("hub", "model", "media", "mirror")
-    endpoint: str = HUB_ENDPOINT
-    revision: str = HUB_REVISION
-    media: str = MEDIA_ENDPOINT
-    media_commit: str = MEDIA_COMMIT
-    mirrors: tuple[str, ...] = ()
-
-    @classmethod
-    def from_environment(
-        cls, mirrors: Sequence[str] = (), environ: Mapping[str, str] | None = None
-    ) -> Routes:
-        """The defaults, changed by `HF_ENDPOINT` and the `ONNX_MODELS_*` variables.
-
-        `mirrors` come before those of the variable.
-
-        Raises:
-            UsageError: `ONNX_MODELS_ROUTES` names a route that does not exist.
-        """
-        env = os.environ if environ is None else environ
-        order = tuple(env.get("ONNX_MODELS_ROUTES", "").replace(",", " ").split()) or tuple(_ROUTES)
-        for name in order:
-            if name not in _ROUTES:
-                raise UsageError(f"ONNX_MODELS_ROUTES: no route {name!r}: choose from {', '.join(_ROUTES)}")
-        return cls(
-            order=order,
-            endpoint=(env.get("HF_ENDPOINT") or HUB_ENDPOINT).rstrip("/"),
-            revision=env.get("ONNX_MODELS_HUB_REVISION") or HUB_REVISION,
-            media=(env.get("ONNX_MODELS_MEDIA_ENDPOINT") or MEDIA_ENDPOINT).rstrip("/"),
-            media_commit=env.get("ONNX_MODELS_MEDIA_COMMIT") or MEDIA_COMMIT,
-            mirrors=(*mirrors, *env.get("ONNX_MODELS_MIRROR", "").split()),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +83,7 @@ def fetch_file(
     """The file in the cache, fetched when it is not there yet; its size and sha256 are right.
 
     Workers and machines that share the cache take turns: one fetches, the
-    others find the file. Whoever needs the file for longer holds it with `hold`.
+    others find the file. Whoever needs it for longer takes a lease first (`Store.lease`).
 
     Args:
         spec: the file.
@@ -145,7 +92,7 @@ def fetch_file(
         mirrors: folders or URLs that hold the zoo's tree.
         progress: called with the bytes on disk so far.
         patience: limits of time; the defaults suit the open net.
-        routes: all of the above and more; default `Routes.from_environment(mirrors)`.
+        routes: all of the above and more; default `Routes.configured(mirrors)`.
 
     Raises:
         AbsentFile: offline, and the file is not here.
@@ -159,27 +106,13 @@ def fetch_file(
             found = store.find(spec.sha256, spec.bytes) or _obtain(
                 spec,
                 store,
-                routes=routes or Routes.from_environment(mirrors),
+                routes=routes or Routes.configured(mirrors),
                 offline=offline or offline_by_environment(),
                 patience=patience or Patience(),
                 progress=progress or _silent,
             )
     store.also(spec.sha256, spec.path)
     return found
-
-
-@contextlib.contextmanager
-def hold(
-    spec: HubFile,
-    *,
-    cache: Path,
-    offline: bool = False,
-    mirrors: Sequence[str] = (),
-    progress: Progress | None = None,
-) -> Iterator[Path]:
-    """`fetch_file` under a lease, so that no `prune` removes the file meanwhile."""
-    with Store(root=cache).lease(spec.sha256):
-        yield fetch_file(spec, cache=cache, offline=offline, mirrors=mirrors, progress=progress)
 
 
 def _silent(_: int) -> None:
@@ -200,6 +133,8 @@ def _obtain(
             try:
                 attempt.fill(part, patience, progress)
                 return store.admit(spec.sha256, size=spec.bytes, name=spec.path, route=attempt.label)
+            except NotThere:
+                break
             except (Refused, Broken) as error:
                 failures.append(f"{attempt.label}: {error}")
                 break
@@ -213,7 +148,7 @@ def _obtain(
 def _failure(spec: HubFile, store: Store, failures: Sequence[str], *, offline: bool) -> FetchError:
     size = f" ({size_text(spec.bytes)})" if spec.bytes else ""
     if offline:
-        why = "".join(f"\n  {line}" for line in failures if not line.endswith("not there"))
+        why = "".join(f"\n  {line}" for line in failures)
         return AbsentFile(
             f"{spec.path}{size} is not in {store.root} and the suite is offline: "
             f"run 'onnx-models fetch {spec.path.removesuffix('.onnx')}' with a network{why}"
@@ -306,7 +241,7 @@ def _from_url(spec: HubFile, url: str) -> Callable[[Path, Patience, Progress], N
 def _from_folder(file: Path) -> Callable[[Path, Patience, Progress], None]:
     def fill(part: Path, _: Patience, progress: Progress) -> None:
         if not file.is_file():
-            raise Refused("not there")
+            raise Refused(f"{file} is not there")
         try:
             shutil.copyfile(file, part)
         except OSError as error:
@@ -323,7 +258,7 @@ def _from_hub_cache(repo: str, filename: str, revision: str) -> Callable[[Path, 
     def fill(part: Path, _: Patience, progress: Progress) -> None:
         found = huggingface_hub.try_to_load_from_cache(repo, filename, revision=revision)
         if not isinstance(found, str):
-            raise Refused("not there")
+            raise NotThere
         part.unlink(missing_ok=True)
         source = Path(found).resolve()
         try:

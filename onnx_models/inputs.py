@@ -104,7 +104,7 @@ def plan(model: Model, ports: Sequence[Port], *, set_index: int = 0) -> Plan:
                 dtype=port.dtype,
                 shape=shapes[port.name],
                 kind=kind,
-                seed=_seed(model.id, port.name, set_index),
+                seed=_seed(model.shared_id, port.name, set_index),
                 params=params,
             )
         )

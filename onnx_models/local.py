@@ -113,6 +113,7 @@ def _model(
         path=path,
         source={"type": "local", "path": str(file.absolute())},
         bytes=info.bytes,
+        external_data=info.external,
         inputs=tuple(facts),
         dims={name: size for name, size in dims.items() if name in symbols},
     )

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from onnx_models import catalog, tools, wheels
+from onnx_models import catalog, tools, wheels, zoo
 from onnx_models.cache import SourceError, default_cache, keep, sha256_of, verify
 from onnx_models.catalog import Model
 from onnx_models.outcomes import SuiteError
@@ -96,7 +96,13 @@ def _light_model(model: Model) -> Path:
 
 
 ROUTES: Mapping[str, Callable[[Model, Path, bool], Path]] = MappingProxyType(
-    {"local": _local, "skeleton": _skeleton, "wheel": wheels.fetch}
+    {
+        "hub": zoo.fetch,
+        "hub-archive": zoo.fetch_archive,
+        "local": _local,
+        "skeleton": _skeleton,
+        "wheel": wheels.fetch,
+    }
 )
 """How each `source["type"]` becomes a file: `(model, cache, offline)`."""
 

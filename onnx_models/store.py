@@ -101,9 +101,9 @@ class Store:
             for folder in (part.parent, self.file(sha256).parent, self.root / "locks"):
                 folder.mkdir(parents=True, exist_ok=True)
             _wait(lock, part)
-        except OSError as error:
+        except (OSError, NotImplementedError) as error:  # the latter: no locks on this file system
             raise StoreError(
-                f"{self.root}: the cache cannot be written ({error.strerror or error}): "
+                f"{self.root}: the cache cannot be written ({getattr(error, 'strerror', '') or error}): "
                 "free it, or choose another folder with ONNX_MODELS_CACHE"
             ) from None
         try:
@@ -130,6 +130,8 @@ class Store:
         record = {"names": names, "bytes": part.stat().st_size, "route": route, "fetched": int(time.time())}
         try:
             _write_record(file, record)
+            with part.open("rb") as opened:
+                os.fsync(opened.fileno())
             part.replace(file)
         except OSError as error:
             part.unlink(missing_ok=True)

@@ -14,6 +14,9 @@ from onnx_models.catalog import Model
 from onnx_models.hub import HubFile, fetch_file
 from onnx_models.store import UNPACKED, Store
 
+TYPES = ("hub", "hub-archive")
+"""The `source["type"]` of the records that this module serves."""
+
 
 def fetch(model: Model, cache: Path, offline: bool) -> Path:
     """The verified file of a `hub` record, in the cache.
@@ -54,7 +57,7 @@ def fetch_archive(model: Model, cache: Path, offline: bool) -> Path:
 @contextlib.contextmanager
 def lease(model: Model, cache: Path) -> Iterator[None]:
     """Keep `upkeep.prune` away from a model's file while a case uses it; nothing for other sources."""
-    if model.source.get("type") in ("hub", "hub-archive"):
+    if model.source.get("type") in TYPES:
         with Store(root=cache).lease(model_file(model).sha256):
             yield
     else:
@@ -74,7 +77,7 @@ def stored_data_file(model: Model) -> HubFile | None:
 def files(models: Iterable[Model], *, test_data: bool = True) -> Iterator[HubFile]:
     """Every file that a selection needs from the hub, for `prefetch`; other sources have none."""
     for model in models:
-        if model.source.get("type") in ("hub", "hub-archive"):
+        if model.source.get("type") in TYPES:
             yield model_file(model)
             stored = stored_data_file(model)
             if test_data and stored:

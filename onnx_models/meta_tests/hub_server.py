@@ -178,7 +178,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         hub = self.server.hub
-        target = unquote(self.path.partition("?")[0])
+        # A client that takes this server for its proxy asks with the whole URL.
+        target = unquote(re.sub(r"^http://[^/]+", "", self.path).partition("?")[0])
         if target == "/_requests":
             with hub.lock:
                 return self._send(200, json.dumps([asdict(r) for r in hub.requests]).encode())

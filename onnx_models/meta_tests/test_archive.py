@@ -139,14 +139,14 @@ def test_an_encrypted_zip_is_refused(folder: Path) -> None:
 
 def test_sparse_members_are_refused(folder: Path) -> None:
     def sparse(info: tarfile.TarInfo) -> None:
-        info.pax_headers = {"GNU.sparse.map": "0,1", "GNU.sparse.size": str(1 << 40)}
+        info.pax_headers = {"GNU.sparse.map": "0,1", "GNU.sparse.size": "100"}
 
     with tarfile.open(folder / "a.tar.gz", "w:gz", format=tarfile.PAX_FORMAT) as out:
         info = tarfile.TarInfo("holes")
         info.size = 1
         sparse(info)
         out.addfile(info, io.BytesIO(b"x"))
-    refused(folder / "a.tar.gz", "is sparse|brings the content to")
+    refused(folder / "a.tar.gz", "is sparse")
 
 
 @pytest.mark.parametrize("names", [("a", "a"), ("a/b", "A/B"), ("a", "./a"), ("a", "a/b"), ("a/b", "a")])

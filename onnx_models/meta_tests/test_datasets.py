@@ -15,6 +15,7 @@ from onnx import TensorProto, numpy_helper
 
 from onnx_models import datasets, tensors
 from onnx_models.archive import HostileArchive
+from onnx_models.catalog import Model
 from onnx_models.datasets import (
     DataSetError,
     StoredSet,
@@ -23,6 +24,7 @@ from onnx_models.datasets import (
     find_sets,
     is_test_data,
     obtain,
+    stored_sets,
 )
 from onnx_models.inputs import Port, UnsupportedInput
 from onnx_models.meta_tests.hub_server import HubServer, served
@@ -244,7 +246,7 @@ def test_a_large_set_is_converted_by_a_child(
     tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
 ) -> None:
     monkeypatch.setattr(datasets, "IN_PROCESS", 5)
-    monkeypatch.setattr(datasets, "_convert", None)
+    monkeypatch.setattr(datasets, "convert_files", None)
     data = stored(tmp_path, input_0=content)
     if content == pb(ONE):
         assert np.array_equal(tensors.read(convert(data, out).inputs[0]), ONE)
@@ -302,15 +304,46 @@ def packed(**members: bytes) -> bytes:
     return buffer.getvalue()
 
 
+def recorded(server: HubServer, *, bad: tuple[dict[str, object], ...] = (), **members: bytes) -> Model:
+    """A model whose test data archive, with these members, lies on the server."""
+    path, content = "validated/mnist-12.tar.gz", packed(**members)
+    test_data = {"path": path, "sha256": server.add(path, content), "bytes": len(content), "bad": bad}
+    return Model(collection="zoo", path="mnist-12", source={"type": "hub"}, test_data=test_data)
+
+
 def test_sets_are_fetched_unpacked_and_kept(server: HubServer, tmp_path: Path) -> None:
-    path = "validated/mnist-12.tar.gz"
-    content = packed(**{"mnist/model.onnx": b"weights", "mnist/test_data_set_0/input_0.pb": pb(ONE)})
-    test_data = {"path": path, "sha256": server.add(path, content), "bytes": len(content)}
+    members = {"mnist/model.onnx": b"weights", "mnist/test_data_set_0/input_0.pb": pb(ONE)}
+    model = recorded(server, **members)
     for _ in range(2):
-        (found,) = obtain(test_data, tmp_path / "stored", cache=tmp_path / "cache")
+        (found,) = obtain(model, tmp_path / "stored", cache=tmp_path / "cache")
         assert found.name == "test_data_set_0"
-    assert server.bodies(path) == 1
+    assert server.bodies("validated/mnist-12.tar.gz") == 1
     assert not list((tmp_path / "stored").rglob("*.onnx"))
+
+
+def test_a_model_without_test_data_has_no_sets(tmp_path: Path) -> None:
+    model = Model(collection="zoo", path="x", source={"type": "hub"})
+    assert stored_sets(model, tmp_path, cache=tmp_path, inputs=[], outputs=[]) == ((), ())
+
+
+def test_sets_that_cannot_be_trusted_are_left_out_and_named(server: HubServer, tmp_path: Path) -> None:
+    members = {f"m/test_data_set_{k}/{part}_0.pb": pb(ONE) for k in range(4) for part in ("input", "output")}
+    members["m/test_data_set_2/input_0.pb"] = b"damaged!"
+    bad: tuple[dict[str, object], ...] = (
+        {"set": 1, "part": "inputs", "why": "wrong names"},
+        {"set": 3, "part": "outputs", "why": "made with VNNI"},
+    )
+    model = recorded(server, bad=bad, **members)
+    folder = tmp_path / "stored"
+    used, notes = stored_sets(model, folder, cache=tmp_path / "cache", inputs=[port()], outputs=[port()])
+    assert [(made.name, len(made.outputs)) for made in used] == [
+        ("test_data_set_0", 1),
+        ("test_data_set_3", 0),
+    ]
+    assert used[1].notes == ("stored outputs not used: made with VNNI",)
+    assert notes[0] == "test_data_set_1 is not used: wrong names"
+    assert notes[1].startswith("test_data_set_2 is not used: ")
+    assert notes[1].endswith("found damaged data: fetch its archive again")
 
 
 @pytest.mark.parametrize(
@@ -323,7 +356,5 @@ def test_sets_are_fetched_unpacked_and_kept(server: HubServer, tmp_path: Path) -
 def test_archives_without_good_sets(
     server: HubServer, tmp_path: Path, members: dict[str, bytes], error: type[Exception], words: str
 ) -> None:
-    path = "validated/mnist-12.tar.gz"
-    test_data = {"path": path, "sha256": server.add(path, packed(**members))}
     with pytest.raises(error, match=words):
-        obtain(test_data, tmp_path / "stored", cache=tmp_path / "cache")
+        obtain(recorded(server, **members), tmp_path / "stored", cache=tmp_path / "cache")

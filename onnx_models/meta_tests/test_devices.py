@@ -59,9 +59,7 @@ def test_presence(name: str, found: bool, last: Stage, skipped: bool) -> None:
 
 def test_absent_by_default_says_why() -> None:
     (vulkan,) = [d for d in devices.probe((), nothing) if d.name == "vulkan"]
-    assert (
-        vulkan.skip_reason == "no vulkan device here: `iree-run-module --list_devices=vulkan` lists none"
-    )
+    assert vulkan.skip_reason == "no vulkan device here: `iree-run-module --list_devices=vulkan` lists none"
 
 
 def test_absent_by_name_is_refused() -> None:
@@ -71,7 +69,7 @@ def test_absent_by_name_is_refused() -> None:
 
 def test_each_driver_is_asked_once() -> None:
     asked: list[str] = []
-    devices.probe(("cpu", "cpu-generic", "cuda"), lambda driver: (asked.append(driver) or (driver,)))  # type: ignore[func-returns-value]
+    devices.probe(("cpu", "cpu-generic", "cuda"), lambda driver: asked.append(driver) or (driver,))  # type: ignore[func-returns-value]
     assert sorted(asked) == ["cuda", "local-task"]
 
 
@@ -94,7 +92,7 @@ def test_a_device_of_ones_own(tmp_path: Path) -> None:
         (GOOD.replace('["-c"]', '"-c"'), "'compile_flags' must be a list"),
         (GOOD.replace("title", "driver2"), "unknown key 'driver2'"),
         (GOOD.replace('title = "T"\n', ""), "'title' is missing"),
-        (GOOD + 'absent = "explode"\n', "'absent' must be \"skip\" or \"compile-only\""),
+        (GOOD + 'absent = "explode"\n', '\'absent\' must be "skip" or "compile-only"'),
         (GOOD.replace('driver = "fast"\n', ""), "without a 'driver'"),
         (GOOD + "[timeouts]\nfetch = 3\n", "[timeouts] takes import, compile and run, not 'fetch'"),
         (GOOD + '[timeouts]\nrun = "3"\n', "[timeouts] takes seconds above 0, found '3'"),

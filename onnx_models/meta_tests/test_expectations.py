@@ -178,6 +178,7 @@ def test_pasting_the_advice_makes_the_run_green(told: Told) -> None:
         (GOOD.replace("tiny/a", "toys/a"), "'toys/a': no collection 'toys'; remove it"),
         (entry("fixed").replace('why = "known"\n', ""), "'why' is missing"),
     ],
+    ids=["stale", "no-collection", "no-why"],
 )
 def test_a_wrong_list_is_exit_code_4(told: Told, text: str, message: str) -> None:
     home = Path(told.sandbox.env["PYTHONPATH"])

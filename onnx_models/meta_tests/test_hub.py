@@ -16,9 +16,10 @@ import pytest
 
 from onnx_models import prefetch, store
 from onnx_models.cache import SourceError
-from onnx_models.hub import AbsentFile, FetchError, HubFile, Routes, fetch_file, hold
+from onnx_models.hub import AbsentFile, FetchError, HubFile, fetch_file
 from onnx_models.meta_tests.hub_server import HubServer, Kind, served
 from onnx_models.outcomes import UsageError
+from onnx_models.routes import Routes
 from onnx_models.store import Store, StoreError
 from onnx_models.transfer import Patience
 
@@ -38,6 +39,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServe
     with served(tmp_path / "served") as running:
         monkeypatch.setenv("HF_ENDPOINT", running.url)
         monkeypatch.setenv("ONNX_MODELS_MEDIA_ENDPOINT", running.media)
+        monkeypatch.setenv("ONNX_MODELS_CONFIG", str(tmp_path / "none.toml"))
         yield running
 
 
@@ -52,7 +54,7 @@ def cache(tmp_path: Path) -> Path:
 
 
 def only(route: str) -> Routes:
-    return replace(Routes.from_environment(), order=(route,))
+    return replace(Routes.configured(), order=(route,))
 
 
 def debris(cache: Path) -> list[str]:
@@ -83,12 +85,12 @@ def test_the_routes_are_tried_in_order(server: HubServer, spec: HubFile, cache: 
     with pytest.raises(FetchError) as caught:
         fetch_file(spec, cache=cache, mirrors=[server.mirror], patience=QUICK)
     lines = str(caught.value).splitlines()[1:]
-    assert [line.split(":")[0].strip() for line in lines[2:4]] == [
+    assert [line.split(":")[0].strip() for line in lines[:2]] == [
         "onnxmodelzoo/legacy_models",
         "onnxmodelzoo/mnist-12",
     ]
     assert [r.route for r in server.requests] == ["hub", "model", "media", "mirror"]
-    assert all("HTTP 404" in line for line in lines[2:])
+    assert all("HTTP 404" in line for line in lines)
 
 
 def test_the_per_model_repository_can_have_another_name(
@@ -159,7 +161,9 @@ def test_a_partial_file_with_wrong_bytes_is_dropped_and_fetched_anew(
     part = Store(root=cache).part(spec.sha256)
     part.parent.mkdir(parents=True)
     part.write_bytes(b"x" * 1000)
-    assert fetch_file(spec, cache=cache, patience=QUICK).read_bytes() == DATA
+    file = fetch_file(spec, cache=cache, patience=QUICK, routes=only("media"))
+    assert file.read_bytes() == DATA
+    assert [r.range for r in server.requests] == ["bytes=1000-", ""]
 
 
 @pytest.mark.parametrize("route", ["hub", "media"])
@@ -256,7 +260,7 @@ def test_mirrors_are_urls_or_folders(
 def test_a_wrong_route_name_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONNX_MODELS_ROUTES", "hub,ftp")
     with pytest.raises(UsageError, match="no route 'ftp': choose from hub, model, media, mirror"):
-        Routes.from_environment()
+        Routes.configured()
 
 
 @pytest.mark.parametrize("how", ["option", "variable"])
@@ -396,11 +400,48 @@ def test_a_hash_that_is_a_path_is_refused(server: HubServer, cache: Path) -> Non
     assert not cache.exists()
 
 
-def test_hold_gives_the_file_under_a_lease(server: HubServer, spec: HubFile, cache: Path) -> None:
-    with hold(spec, cache=cache) as file:
-        assert file.read_bytes() == DATA
-        assert Store(root=cache).in_use(spec.sha256)
-    assert not Store(root=cache).in_use(spec.sha256)
+def test_a_configuration_file_names_mirrors(
+    spec: HubFile, server: HubServer, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "config.toml"
+    monkeypatch.setenv("ONNX_MODELS_CONFIG", str(config))
+    config.write_text(f'mirrors = ["{server.root}"]\nroutes = "mirror"\nhub_revision = "abc"\n')
+    assert Routes.configured().revision == "abc"
+    assert fetch_file(spec, cache=cache).read_bytes() == DATA
+    assert not server.requests
+    monkeypatch.setenv("ONNX_MODELS_ROUTES", "media")
+    assert Routes.configured(["first"]).order == ("media",)
+    assert Routes.configured(["first"]).mirrors == ("first", str(server.root))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("mirror = 'x'", "unknown key 'mirror'"), ("mirrors = 3", "expected a text"), ("mirrors", "not a conf")],
+)
+def test_wrong_configuration_files_are_usage_errors(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "config.toml").write_text(text)
+    with pytest.raises(UsageError, match=words) as caught:
+        Routes.configured(environ={"ONNX_MODELS_CONFIG": str(tmp_path / "config.toml")})
+    assert str(tmp_path / "config.toml") in str(caught.value)
+
+
+def test_a_proxy_is_used(server: HubServer, spec: HubFile, cache: Path) -> None:
+    code = f"""
+import pathlib
+from onnx_models.hub import HubFile, fetch_file
+print(fetch_file(HubFile(path={ZOO!r}, sha256={spec.sha256!r}), cache=pathlib.Path({str(cache)!r})))
+"""
+    env = {
+        **os.environ,
+        "http_proxy": server.url,
+        "no_proxy": "",
+        "NO_PROXY": "",
+        "ONNX_MODELS_ROUTES": "media",
+    }
+    env["ONNX_MODELS_MEDIA_ENDPOINT"] = "http://zoo.invalid/media/onnx/models"
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert server.bodies(ZOO) == 1
 
 
 def test_many_files_are_planned_and_fetched(server: HubServer, spec: HubFile, cache: Path) -> None:

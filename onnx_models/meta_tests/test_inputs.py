@@ -48,7 +48,12 @@ def test_a_seed_is_the_same_on_every_machine() -> None:
 @pytest.mark.parametrize("dtype", sorted(inputs.FEEDABLE))
 @pytest.mark.parametrize("kind", sorted(set(INPUT_KINDS) - {"file", "sizes", "unsupported"}))
 def test_every_kind_makes_every_element_type(kind: str, dtype: str) -> None:
-    params = {"ids": {"below": 5}, "distances": {"below": 5}, "constant": {"value": 1}, "values": {"values": [1]}}
+    params = {
+        "ids": {"below": 5},
+        "distances": {"below": 5},
+        "constant": {"value": 1},
+        "values": {"values": [1]},
+    }
     model = _model(_fact("x", kind, **params.get(kind, {})))
     array = _arrays(model, _port("x", 4, 4, dtype=dtype))["x"]
     assert (array.dtype.name, array.shape) == (dtype, (4, 4))
@@ -67,7 +72,12 @@ def test_kinds_do_what_their_names_say() -> None:
         _fact("d", "distances", low=1, below=9),
         _fact("s", "sizes", of="u", axes=[1, 0]),
     )
-    ports = [_port("u", 30, 40), _port("n", 500), _port("i", 300, dtype="int64"), _port("m", 2, 8, dtype="int64")]
+    ports = [
+        _port("u", 30, 40),
+        _port("n", 500),
+        _port("i", 300, dtype="int64"),
+        _port("m", 2, 8, dtype="int64"),
+    ]
     ports += [_port("c", 2), _port("v", 2, 3), _port("d", 5, 5, dtype="int64"), _port("s", 2, dtype="int64")]
     made = _arrays(model, *ports)
     assert made["u"].min() >= 2.0 and made["u"].max() <= 3.0 and made["u"].std() > 0.2
@@ -150,7 +160,12 @@ def test_facts_that_do_not_fit_are_one_clear_line(model: Model, text: str) -> No
 
 
 @pytest.mark.parametrize(
-    "fact", [_fact("i", "ids", low=0, below=300), _fact("i", "ids", low=2, below=2), _fact("i", "values", values=[1, 2, 3])]
+    "fact",
+    [
+        _fact("i", "ids", low=0, below=300),
+        _fact("i", "ids", low=2, below=2),
+        _fact("i", "values", values=[1, 2, 3]),
+    ],
 )
 def test_ranges_that_do_not_fit_the_type_or_shape_are_refused(fact: InputFact) -> None:
     with pytest.raises(UsageError, match="'i'"):
@@ -194,7 +209,11 @@ def test_a_wrong_npy_is_one_clear_line(tmp_path: Path) -> None:
     np.savez(tmp_path / "many.npz", a=np.zeros(3))
     (tmp_path / "text.npy").write_text("no")
     (tmp_path / "empty.npy").touch()
-    wrong = {"rank.npy": "expected shape", "size.npy": "expected shape", "dtype.npy": "expected float32, found float64"}
+    wrong = {
+        "rank.npy": "expected shape",
+        "size.npy": "expected shape",
+        "dtype.npy": "expected float32, found float64",
+    }
     wrong |= dict.fromkeys(("pickle.npy", "many.npz", "text.npy", "empty.npy"), "not a plain .npy")
     wrong["none.npy"] = "no such file"
     for name, text in wrong.items():

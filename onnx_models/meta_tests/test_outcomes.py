@@ -50,7 +50,7 @@ def test_judge(
     assert judge(known, found, case_id="c/m").verdict is verdict
 
 
-@pytest.mark.parametrize(("stage", "kind"), product(Stage, Kind))
+@pytest.mark.parametrize(("stage", "kind"), list(product(Stage, Kind)))
 def test_only_the_expected_stage_and_kind_is_green(stage: Stage, kind: Kind) -> None:
     green = [
         (s, k)

@@ -24,7 +24,9 @@ from onnx_models.reference import ModelFileError, inspect, make_reference
 LOCAL = Model(collection="local", path="m", source={"type": "local"})
 
 
-def _value(name: str, dtype: int = TensorProto.FLOAT, shape: Sequence[int | str | None] | None = (2, 3)) -> Any:
+def _value(
+    name: str, dtype: int = TensorProto.FLOAT, shape: Sequence[int | str | None] | None = (2, 3)
+) -> Any:
     return helper.make_tensor_value_info(name, dtype, shape)
 
 
@@ -40,7 +42,13 @@ def _save(path: Path, nodes: Sequence[Any], ins: Sequence[Any], outs: Sequence[A
 def _affine(path: Path, scale: float = 2.0) -> Path:
     nodes = [helper.make_node("Mul", ["x", "w"], ["y"])]
     weights = {"w": np.array(scale, np.float32)}
-    return _save(path, nodes, [_value("x", shape=("N", 3)), _value("w", shape=())], [_value("y", shape=None)], **weights)
+    return _save(
+        path,
+        nodes,
+        [_value("x", shape=("N", 3)), _value("w", shape=())],
+        [_value("y", shape=None)],
+        **weights,
+    )
 
 
 def test_a_reference_is_files_that_agree_with_the_model(tmp_path: Path) -> None:
@@ -110,11 +118,16 @@ def test_a_users_array_is_part_of_the_key(tmp_path: Path) -> None:
         assert tensors.read(made.sets[0].outputs[0]).tolist() == [[2 * value] * 3]
 
 
-@pytest.mark.parametrize("dtype", ["FLOAT16", "BFLOAT16", "DOUBLE", "INT8", "UINT16", "INT64", "UINT64", "BOOL"])
+@pytest.mark.parametrize(
+    "dtype", ["FLOAT16", "BFLOAT16", "DOUBLE", "INT8", "UINT16", "INT64", "UINT64", "BOOL"]
+)
 def test_shared_element_types_go_through(dtype: str, tmp_path: Path) -> None:
     kind = getattr(TensorProto, dtype)
     file = _save(
-        tmp_path / "m.onnx", [helper.make_node("Identity", ["x"], ["y"])], [_value("x", kind)], [_value("y", kind)]
+        tmp_path / "m.onnx",
+        [helper.make_node("Identity", ["x"], ["y"])],
+        [_value("x", kind)],
+        [_value("y", kind)],
     )
     made = make_reference(LOCAL, file, tmp_path / "art")
     assert made.failure is None
@@ -124,8 +137,14 @@ def test_shared_element_types_go_through(dtype: str, tmp_path: Path) -> None:
 
 
 def test_shapes_that_only_the_data_decides(tmp_path: Path) -> None:
-    nodes = [helper.make_node("NonZero", ["x"], ["y"]), helper.make_node("ReduceSum", ["x"], ["s"], keepdims=0)]
-    ins, outs = [_value("x", TensorProto.INT64)], [_value("y", TensorProto.INT64, None), _value("s", TensorProto.INT64, ())]
+    nodes = [
+        helper.make_node("NonZero", ["x"], ["y"]),
+        helper.make_node("ReduceSum", ["x"], ["s"], keepdims=0),
+    ]
+    ins, outs = (
+        [_value("x", TensorProto.INT64)],
+        [_value("y", TensorProto.INT64, None), _value("s", TensorProto.INT64, ())],
+    )
     file = _save(tmp_path / "m.onnx", nodes, ins, outs)
     zero = InputFact(name="x", kind="constant", params={"value": 0})
     made = make_reference(dataclasses.replace(LOCAL, inputs=(zero,)), file, tmp_path / "art")
@@ -135,12 +154,16 @@ def test_shapes_that_only_the_data_decides(tmp_path: Path) -> None:
 def test_odd_but_valid_graphs(tmp_path: Path) -> None:
     """No inputs; an input that is an output; an unused input; names that no shell would like."""
     constant = helper.make_node("Constant", [], ["c"], value_floats=[1.0, 2.0])
-    no_inputs = make_reference(LOCAL, _save(tmp_path / "a.onnx", [constant], [], [_value("c", shape=(2,))]), tmp_path / "a")
+    no_inputs = make_reference(
+        LOCAL, _save(tmp_path / "a.onnx", [constant], [], [_value("c", shape=(2,))]), tmp_path / "a"
+    )
     assert no_inputs.failure is None
     assert no_inputs.sets[0].inputs == ()
     relu = helper.make_node("Relu", ["a b/c:ü'\"-"], ["y"])
     ins = [_value("a b/c:ü'\"-"), _value("unused")]
-    odd = make_reference(LOCAL, _save(tmp_path / "b.onnx", [relu], ins, [_value("y"), ins[0]]), tmp_path / "b")
+    odd = make_reference(
+        LOCAL, _save(tmp_path / "b.onnx", [relu], ins, [_value("y"), ins[0]]), tmp_path / "b"
+    )
     assert odd.failure is None
     assert [each.name for each in odd.sets[0].inputs] == ["a b/c:ü'\"-", "unused"]
     x, y, same = (tensors.read(t) for t in (odd.sets[0].inputs[0], *odd.sets[0].outputs))
@@ -149,14 +172,21 @@ def test_odd_but_valid_graphs(tmp_path: Path) -> None:
 
 
 def test_what_onnxruntime_refuses_is_a_reference_failure_in_its_own_words(tmp_path: Path) -> None:
-    unknown = _save(tmp_path / "load.onnx", [helper.make_node("NoSuchOp", ["x"], ["y"])], [_value("x")], [_value("y")])
+    unknown = _save(
+        tmp_path / "load.onnx", [helper.make_node("NoSuchOp", ["x"], ["y"])], [_value("x")], [_value("y")]
+    )
     made = make_reference(LOCAL, unknown, tmp_path / "load")
     assert made.failure is not None
     assert (made.failure.stage, made.failure.kind) == (Stage.REFERENCE, Kind.ERROR)
     assert "NoSuchOp" in made.failure.message
     assert make_reference(LOCAL, unknown, tmp_path / "load").reused
     nodes = [helper.make_node("Reshape", ["x", "s"], ["y"])]
-    run = _save(tmp_path / "run.onnx", nodes, [_value("x", shape=("N", 3)), _value("s", TensorProto.INT64, (1,))], [_value("y", shape=None)])
+    run = _save(
+        tmp_path / "run.onnx",
+        nodes,
+        [_value("x", shape=("N", 3)), _value("s", TensorProto.INT64, (1,))],
+        [_value("y", shape=None)],
+    )
     seven = InputFact(name="s", kind="constant", params={"value": 7})
     made = make_reference(dataclasses.replace(LOCAL, inputs=(seven,)), run, tmp_path / "run")
     assert made.failure is not None
@@ -168,7 +198,9 @@ def test_what_onnxruntime_refuses_is_a_reference_failure_in_its_own_words(tmp_pa
 def test_duplicate_outputs_and_no_outputs_are_one_clear_line(tmp_path: Path) -> None:
     relu = helper.make_node("Relu", ["x"], ["y"])
     for name, outs in (("none", []), ("twice", [_value("y"), _value("y")])):
-        made = make_reference(LOCAL, _save(tmp_path / f"{name}.onnx", [relu], [_value("x")], outs), tmp_path / name)
+        made = make_reference(
+            LOCAL, _save(tmp_path / f"{name}.onnx", [relu], [_value("x")], outs), tmp_path / name
+        )
         assert made.failure is not None, name
         assert made.failure.stage is Stage.REFERENCE
         assert "\n" not in made.failure.message
@@ -210,9 +242,17 @@ def test_a_fact_that_does_not_fit_is_the_users_fault(tmp_path: Path) -> None:
 def test_inspection_reads_ports_and_operators_of_subgraphs(tmp_path: Path) -> None:
     branch = helper.make_graph([helper.make_node("Abs", ["x"], ["b"])], "b", [], [_value("b")])
     nodes = [helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)]
-    file = _save(tmp_path / "m.onnx", nodes, [_value("c", TensorProto.BOOL, ()), _value("x", shape=("N", None))], [_value("y")])
+    file = _save(
+        tmp_path / "m.onnx",
+        nodes,
+        [_value("c", TensorProto.BOOL, ()), _value("x", shape=("N", None))],
+        [_value("y")],
+    )
     info = inspect(file)
-    assert [(port.name, port.dtype, port.shape) for port in info.inputs] == [("c", "bool", ()), ("x", "float32", ("N", None))]
+    assert [(port.name, port.dtype, port.shape) for port in info.inputs] == [
+        ("c", "bool", ()),
+        ("x", "float32", ("N", None)),
+    ]
     assert info.operators == {"Abs": 2, "If": 1}
     assert (info.opsets, info.ir_version, info.external) == ({"ai.onnx": 17}, 8, False)
     assert info.bytes == file.stat().st_size
@@ -251,7 +291,9 @@ def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
         inspect(file)
 
 
-@pytest.mark.parametrize("location", ["../secret.bin", "/etc/hostname", "link.bin", "", "C:\\secret.bin", "absent.bin"])
+@pytest.mark.parametrize(
+    "location", ["../secret.bin", "/etc/hostname", "link.bin", "", "C:\\secret.bin", "absent.bin"]
+)
 def test_external_data_outside_the_models_folder_is_refused(location: str, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
@@ -263,7 +305,9 @@ def test_external_data_outside_the_models_folder_is_refused(location: str, tmp_p
     weight.data_location = TensorProto.EXTERNAL
     weight.external_data.add(key="location", value=location)
     (home / "m.onnx").write_bytes(model.SerializeToString())
-    with pytest.raises(ModelFileError, match="missing" if location == "absent.bin" else "outside the model's folder"):
+    with pytest.raises(
+        ModelFileError, match="missing" if location == "absent.bin" else "outside the model's folder"
+    ):
         inspect(home / "m.onnx")
     assert make_reference(LOCAL, home / "m.onnx", tmp_path / "art").failure is not None
 

@@ -91,7 +91,16 @@ def test_damaged_outputs_are_values_not_exceptions(tmp_path: Path) -> None:
     (tmp_path / "cut-large.npy").write_bytes(large.read_bytes()[:-1])
     (tmp_path / "header.npy").write_bytes(whole.read_bytes()[:40])
     (tmp_path / "0.bin").write_bytes(b"123")
-    names = ["empty.npy", "junk.npy", "cut.npy", "cut-large.npy", "header.npy", "objects.npy", "text.npy", "no.npy"]
+    names = [
+        "empty.npy",
+        "junk.npy",
+        "cut.npy",
+        "cut-large.npy",
+        "header.npy",
+        "objects.npy",
+        "text.npy",
+        "no.npy",
+    ]
     for name in names:
         found = tensors.read_iree_output(tmp_path / name, "float32", (64, 64))
         assert isinstance(found, OutputError), name

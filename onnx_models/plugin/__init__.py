@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import shlex
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -15,7 +15,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from onnx_models import records
+from onnx_models import peers, records, zoo
+from onnx_models.cache import OfflineError
 from onnx_models.cases import Case
 from onnx_models.outcomes import (
     Failure,
@@ -32,6 +33,7 @@ from onnx_models.plugin import options
 from onnx_models.plugin.options import Run
 from onnx_models.plugin.recorder import Recorder
 from onnx_models.reference import Reference, make_reference
+from onnx_models.selection import SIZE_CLASSES, size_class
 from onnx_models.sources import fetch
 from onnx_models.stages import Settings
 
@@ -57,6 +59,10 @@ def pytest_configure(config: pytest.Config) -> None:
     file of `--model FILE` or the folder of `--artifacts DIR` for a place to collect
     from: then `testpaths` is not read.
     """
+    for size in (*SIZE_CLASSES, "large"):
+        config.addinivalue_line(
+            "markers", f"{size}: models of that size class (onnx-models list --size {size})"
+        )
     if config.args_source is config.ArgsSource.ARGS:
         return
     if config.option.model or _reaches(config, "."):
@@ -128,11 +134,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         pytest.param(
             case,
             id=case.id,
-            marks=[pytest.mark.skip(reason=case.device.skip_reason)] if case.device.skip_reason else [],
+            marks=_marks(case),
         )
         for case in (run.cases if run else ())
     ]
     metafunc.parametrize("case", parameters)
+
+
+def _marks(case: Case) -> list[pytest.MarkDecorator]:
+    marks = [getattr(pytest.mark, size_class(case.model))] if case.model.bytes else []
+    if case.skip_reason:
+        marks.append(pytest.mark.skip(reason=case.skip_reason))
+    return marks
 
 
 @pytest.fixture
@@ -142,13 +155,24 @@ def settings(pytestconfig: pytest.Config) -> Settings:
 
 
 @pytest.fixture
-def model_file(case: Case, request: pytest.FixtureRequest) -> Path:
-    """The model's verified file; what cannot be had is an error of the host, not of IREE."""
+def model_file(case: Case, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """The model's verified file, safe from `cache prune` while the case runs.
+
+    What cannot be had is an error of the host, not of IREE. What is not to be
+    downloaded (`--offline`) is a skip that names the file and the command.
+    """
     run = request.config.stash[RUN]
+    with zoo.lease(case.model, run.cache):
+        yield _fetch(case, run, request)
+
+
+def _fetch(case: Case, run: Run, request: pytest.FixtureRequest) -> Path:
     with _Watch(request.node, Stage.FETCH) as watch:
         try:
             return fetch(case.model, cache=run.cache, offline=run.offline)
         except SuiteError as error:
+            if isinstance(error, OfflineError) and not request.config.option.require_models:
+                pytest.skip(str(error))
             watch.failure = Failure(stage=Stage.FETCH, kind=Kind.INFRASTRUCTURE, message=str(error))
     assert watch.failure is not None
     _give_up(request, case, watch.failure)
@@ -208,7 +232,14 @@ def _expectation(config: pytest.Config, case: Case) -> Any:
 
 
 def _conclude(request: pytest.FixtureRequest, case: Case, judgement: Judgement, outcome: Outcome) -> None:
-    settings = request.config.stash[RUN].settings
+    run = request.config.stash[RUN]
+    settings = run.settings
+    if run.earlier and judgement.advice:
+        advice = run.earlier.advice(case.model, outcome.failure) or judgement.advice
+        judgement = replace(judgement, advice=advice)
+    hint = peers.hint(case.model.id, case.device.driver)
+    if outcome.failure and hint:
+        outcome = replace(outcome, notes=(*outcome.notes, hint))
     request.node.stash[RECORD] = records.case_record(case, judgement, outcome)
     if judgement.verdict is Verdict.EXPECTED_FAILURE:
         pytest.xfail(judgement.reason)
@@ -227,6 +258,7 @@ def explain(case: Case, judgement: Judgement, outcome: Outcome, settings: Settin
         lines += [f"repeat  {shlex.quote(str(settings.folder(case).script))}"]
     if last.log is not None:
         lines += [f"log     {last.log}"]
+    lines += [f"note    {note}" for note in outcome.notes]
     if failure is not None and failure.detail:
         lines += ["", failure.detail]
     if judgement.advice:
@@ -245,7 +277,9 @@ class _Watch:
         self.began = monotonic()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, raised: type[BaseException] | None, *_: object) -> None:
+        if raised is not None:
+            return
         seconds = monotonic() - self.began
         self.item.stash.setdefault(STAGES, []).append(
             StageResult(stage=self.stage, seconds=seconds, failure=self.failure)

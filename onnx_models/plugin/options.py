@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from onnx_models import artifacts, catalog, devices, expectations, local, sources, toolchain
+from onnx_models import (
+    artifacts,
+    catalog,
+    compat,
+    devices,
+    expectations,
+    local,
+    sources,
+    toolchain,
+)
 from onnx_models.cases import Case, combine
 from onnx_models.catalog import Model
 from onnx_models.devices import Device
@@ -30,6 +40,7 @@ class Run:
     settings: Settings
     cache: Path
     offline: bool
+    earlier: compat.Config | None = None
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -62,6 +73,19 @@ def add_options(parser: pytest.Parser) -> None:
         help="shape of an input of --model, for dims that have no name",
     )
     add("--input", action="append", default=[], metavar="INPUT=FILE.npy", help="an input of --model")
+    add(
+        "--test-config-file",
+        metavar="FILE",
+        help="configuration of iree-test-suites/onnx_models: its device, its models and what it expects of "
+        "them (default: IREE_TEST_CONFIG_FILE)",
+    )
+    add(
+        "--cache-dir",
+        dest="model_cache",
+        metavar="DIR",
+        help="folder of fetched models (default: ONNX_MODELS_CACHE, then IREE_TEST_FILES, then onnx_models "
+        "in the user's cache folder)",
+    )
     add("--artifacts", metavar="DIR", help="where models, modules, outputs and logs go (default: artifacts)")
     add("--record", metavar="FILE", help="the run's record (default: artifacts/runs/<run id>.jsonl)")
     add(
@@ -83,7 +107,17 @@ def add_options(parser: pytest.Parser) -> None:
         help="resident memory that one tool may take, 0 for no limit (default: 80 %% of the machine's)",
     )
     add("--no-reuse", action="store_true", help="run every stage again, whatever the stage cache holds")
-    add("--offline", action="store_true", help="fetch nothing: use what the model cache holds")
+    add(
+        "--offline",
+        action="store_true",
+        help="fetch nothing: use what the model cache holds, and skip the cases of files that it has not",
+    )
+    add(
+        "--require-models",
+        action="store_true",
+        help="with --offline, a file that is absent is an error instead of a skip (for CI)",
+    )
+    add("--max-bytes", metavar="SIZE", help="only models of at most this file size, such as 100MB")
 
 
 def _seconds(text: str) -> float:
@@ -122,10 +156,11 @@ def make_run(config: pytest.Config, artifacts_root: Path) -> Run:
         UsageError: an option names something that does not exist or cannot be here.
     """
     option = config.option
-    cache = sources.default_cache()
+    cache = Path(option.model_cache).expanduser() if option.model_cache else sources.default_cache()
+    earlier = _earlier(option)
     iree_bin = Path(option.iree_bin) if option.iree_bin else None
     chain = toolchain.find_toolchain(iree_bin, cache=cache)
-    probed = devices.probe(tuple(option.device), lambda driver: toolchain.list_devices(chain, driver))
+    probed = _devices(option, earlier, lambda driver: toolchain.list_devices(chain, driver))
     limit = option.memory_limit
     if limit is None:
         limit = int(psutil.virtual_memory().total * 0.8)
@@ -136,8 +171,10 @@ def make_run(config: pytest.Config, artifacts_root: Path) -> Run:
         memory_limit=limit or None,
         reuse=not option.no_reuse,
     )
-    known = {device.name: expectations.load(device.name) for device in probed}
-    cases = combine(tuple(_models(option)), probed, known)
+    known = {} if earlier else {device.name: expectations.load(device.name) for device in probed}
+    cases = combine(tuple(_models(option, earlier)), probed, known)
+    if earlier:
+        cases = tuple(earlier.apply(case) for case in cases)
     artifacts.require_writable(artifacts_root)
     return Run(
         cases=cases,
@@ -145,7 +182,29 @@ def make_run(config: pytest.Config, artifacts_root: Path) -> Run:
         settings=settings,
         cache=cache,
         offline=option.offline,
+        earlier=earlier,
     )
+
+
+def _earlier(option: argparse.Namespace) -> compat.Config | None:
+    """The earlier suite's configuration, by option or variable, which name a device by themselves."""
+    named = option.test_config_file or os.environ.get("IREE_TEST_CONFIG_FILE")
+    if not named:
+        return None
+    if option.device:
+        origin = "--test-config-file" if option.test_config_file else "IREE_TEST_CONFIG_FILE"
+        raise UsageError(
+            f"--device {option.device[0]}: {origin} ({named}) names the device: drop one of them"
+        )
+    return compat.load(Path(named).expanduser(), catalog.load(compat.COLLECTION))
+
+
+def _devices(
+    option: argparse.Namespace, earlier: compat.Config | None, drivers: devices.Drivers
+) -> tuple[Device, ...]:
+    if earlier:
+        return devices.present((earlier.device,), drivers, required=True)
+    return devices.probe(tuple(option.device), drivers)
 
 
 def _timeouts(option: argparse.Namespace) -> Mapping[Stage, float]:
@@ -153,8 +212,10 @@ def _timeouts(option: argparse.Namespace) -> Mapping[Stage, float]:
     return {stage: seconds for stage, seconds in asked.items() if seconds is not None}
 
 
-def _models(option: argparse.Namespace) -> Iterable[Model]:
-    collections = option.collection or (() if option.model else EMBEDDED)
+def _models(option: argparse.Namespace, earlier: compat.Config | None) -> Iterable[Model]:
+    collections = option.collection or (() if option.model or earlier else EMBEDDED)
+    if earlier and not option.collection and not option.model:
+        yield from earlier.selected(catalog.load(compat.COLLECTION))
     for collection in dict.fromkeys(collections):
         yield from catalog.load(collection)
     if not option.model and (option.dim or option.shape or option.input):
