@@ -8,6 +8,8 @@ imports only from those above it:
     devices       the devices         (devices/)
     expectations  what is known to fail and why (expectations/)
     cases         models x devices x expectations
+    peers         what an earlier suite tests and passes, not verified (catalogue_facts/)
+    compat        that suite's configurations as a device, a selection and expectations
     artifacts     where a case's files lie, and the stage cache
     tools         starts processes and says how they ended
     toolchain     finds the IREE tools

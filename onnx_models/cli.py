@@ -13,6 +13,7 @@ from rich.console import Console
 import onnx_models
 from onnx_models import (
     catalog,
+    cli_expectations,
     devices,
     prefetch,
     records,
@@ -46,6 +47,11 @@ def _console() -> Console:
 @click.version_option(onnx_models.__version__, prog_name="onnx-models")
 def main() -> None:
     """How well IREE compiles ONNX, model by model and device by device."""
+
+
+main.add_command(cli_expectations.expectations_group)
+main.add_command(cli_expectations.flakes_command)
+main.add_command(cli_expectations.explain_command)
 
 
 _Decorator = Callable[[Callable[..., None]], Callable[..., None]]
@@ -124,7 +130,11 @@ def fetch_models(dry_run: bool, no_test_data: bool, jobs: int, **filters: Any) -
             _console().print(prefetch.plan_table(planned))
         click.echo(f"{planned}" + (f"; {len(others)} models come from packages" if others else ""))
         return
-    failed = [done.error for done in prefetch.fetch_all(files, cache=cache, workers=jobs) if done.error]
+    failed = [
+        done.error
+        for done in prefetch.fetch_all(files, cache=cache, workers=jobs, console=Console(stderr=True))
+        if done.error
+    ]
     for model in others:
         try:
             sources.fetch(model, cache=cache)

@@ -19,6 +19,7 @@ pass in silence, an unknown key or outcome, is refused here.
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -148,7 +149,7 @@ def load(file: Path, models: Sequence[Model]) -> Config:
 
 def _parse(file: Path) -> Mapping[str, Any]:
     try:
-        content = json5.loads(file.read_text(encoding="utf-8"), allow_duplicate_keys=False)
+        content = _json5(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"{file}: cannot be read ({error.strerror}): give the path of a config") from None
     except (ValueError, RecursionError) as error:
@@ -167,6 +168,23 @@ def _parse(file: Path) -> Mapping[str, Any]:
             raise UsageError(f"{file}: {key!r} is missing")
     if not isinstance(content[_TESTS], dict):
         raise UsageError(f"{file}: {_TESTS!r} must be an object, found {content[_TESTS]!r:.60}")
+    return content
+
+
+def _json5(text: str) -> object:
+    """Plain JSON goes to the fast parser: json5 0.17 takes a tenth of a second per kB."""
+    try:
+        return json.loads(text, object_pairs_hook=_unique)
+    except json.JSONDecodeError:
+        return json5.loads(text, object_pairs_hook=_unique)
+
+
+def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    content: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in content:
+            raise ValueError(f"{key!r} stands there twice")
+        content[key] = value
     return content
 
 

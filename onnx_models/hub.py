@@ -24,12 +24,16 @@ import huggingface_hub
 
 from onnx_models.cache import OfflineError, SourceError
 from onnx_models.routes import HUB_OWNER, HUB_REPOSITORY, Routes
-from onnx_models.store import CorruptFile, Store, size_text
+from onnx_models.store import CorruptFile, Store, StoreError, size_text
 from onnx_models.transfer import Address, Broken, Patience, Progress, Refused, download
 
 
 class FetchError(SourceError):
     """A file could not be had; one line for each route that was tried."""
+
+
+class NotThere(Exception):
+    """The hub's own cache has not got the file, which is no failure to speak of."""
 
 
 class AbsentFile(FetchError, OfflineError):
@@ -42,12 +46,14 @@ class HubFile:
 
     `repo` names the per-model repository where the file's stem does not: a stem
     that two sources share carries the source as a suffix there, in both names.
+    `wanted_by` is the id of the model that needs the file, for messages.
     """
 
     path: str
     sha256: str
     bytes: int = 0
     repo: str = ""
+    wanted_by: str = ""
 
     @property
     def stem(self) -> str:
@@ -100,17 +106,23 @@ def fetch_file(
         StoreError: the cache folder is full, not writable or blocked.
     """
     store = Store(root=cache)
+    offline = offline or offline_by_environment()
     found = store.find(spec.sha256, spec.bytes)
     if found is None:
-        with store.claim(spec.sha256):
-            found = store.find(spec.sha256, spec.bytes) or _obtain(
-                spec,
-                store,
-                routes=routes or Routes.configured(mirrors),
-                offline=offline or offline_by_environment(),
-                patience=patience or Patience(),
-                progress=progress or _silent,
-            )
+        try:
+            with store.claim(spec.sha256):
+                found = store.find(spec.sha256, spec.bytes) or _obtain(
+                    spec,
+                    store,
+                    routes=routes or Routes.configured(mirrors),
+                    offline=offline,
+                    patience=patience or Patience(),
+                    progress=progress or _silent,
+                )
+        except StoreError as error:
+            if not offline:
+                raise
+            raise _failure(spec, store, [str(error)], offline=True) from None
     store.also(spec.sha256, spec.path)
     return found
 
@@ -151,7 +163,7 @@ def _failure(spec: HubFile, store: Store, failures: Sequence[str], *, offline: b
         why = "".join(f"\n  {line}" for line in failures)
         return AbsentFile(
             f"{spec.path}{size} is not in {store.root} and the suite is offline: "
-            f"run 'onnx-models fetch {spec.path.removesuffix('.onnx')}' with a network{why}"
+            f"run 'onnx-models fetch {spec.wanted_by or spec.path}' with a network{why}"
         )
     lines = "".join(f"\n  {line}" for line in failures) or "\n  no route can hold it"
     return FetchError(

@@ -61,13 +61,14 @@ class Verdict(str, Enum):
     REGRESSED = "regressed"
     CHANGED = "changed"
     FLAKY = "flaky"
+    NEW = "new"
     SKIPPED = "skipped"
     ERROR = "error"
 
     @property
     def green(self) -> bool:
         """Whether a run with only such verdicts ends with exit code 0."""
-        return self in (Verdict.PASSED, Verdict.EXPECTED_FAILURE, Verdict.SKIPPED)
+        return self in (Verdict.PASSED, Verdict.EXPECTED_FAILURE, Verdict.NEW, Verdict.SKIPPED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +76,21 @@ class Failure:
     """Where and why a case stopped.
 
     `message` is the first line that explains it; `detail` holds what a person
-    needs beyond that line and may be long.
+    needs beyond that line and may be long. `signature` names the fault the same
+    way wherever it is met, and `title` says it in words.
     """
 
     stage: Stage
     kind: Kind
     message: str
     detail: str = ""
+    signature: str = ""
+    title: str = ""
+
+    @property
+    def what(self) -> tuple[Stage, Kind, str]:
+        """What makes two failures the same one."""
+        return self.stage, self.kind, self.signature
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,96 +132,196 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """A known deviation of one case: where it stops today and why.
+    """A known deviation of one case or of a group of them: where it stops today and why.
 
-    `kind` None is any kind, `through` the last stage that counts as expected too:
-    lists of other suites do not tell them apart.
+    `stage` is None where an entry says that a case passes, against a wider rule
+    or an earlier file that says otherwise. `kind` None is any kind, `through` the
+    last stage that counts as expected too: lists of other suites do not tell
+    them apart.
+
+    Attributes:
+        id: `collection/path` of a model, or of a `glob` the pattern.
+        glob: whether `id` is a pattern.
+        stage, kind, signature: where and how it stops; an empty signature stands for any.
+        title: the signature in words.
+        why: the reason, by a person.
+        issue: URL of the report.
+        when: where it holds (`conditions`), everywhere when empty.
+        since: IREE version or date from which it is known.
+        expires: date after which it must be looked at again.
+        source: the file that it is from.
     """
 
     id: str
-    stage: Stage
+    stage: Stage | None
     kind: Kind | None
     why: str
     issue: str = ""
+    signature: str = ""
+    title: str = ""
+    when: str = ""
+    since: str = ""
+    expires: str = ""
+    glob: bool = False
     source: str = field(default="", compare=False)
     through: Stage | None = None
 
     @property
-    def last_stage(self) -> Stage:
+    def last_stage(self) -> Stage | None:
         """The last stage that counts as expected."""
         return self.through or self.stage
 
     @property
     def place(self) -> str:
         """Where it is expected to fail, in words."""
+        if self.stage is None:
+            return "no stage"
         kind = f" ({self.kind.value})" if self.kind else ""
         through = f" or {self.through.value}" if self.through else ""
-        return f"{self.stage.value}{through}{kind}"
+        return f"{self.stage.value}{through}{kind}{f' as {self.signature}' if self.signature else ''}"
+
+    @property
+    def what(self) -> tuple[Stage | None, Kind | None, str]:
+        """What it claims."""
+        return self.stage, self.kind, self.signature
 
     def covers(self, failure: Failure) -> bool:
         """Whether this is the failure that is expected."""
+        if self.stage is None or self.last_stage is None:
+            return False
         within = self.stage.order <= failure.stage.order <= self.last_stage.order
-        return within and self.kind in (None, failure.kind)
+        return within and self.kind in (None, failure.kind) and self.signature in ("", failure.signature)
 
     def toml(self) -> str:
         """The entry as it stands in an expectations file."""
-        lines = ["[[case]]", f"id = {_toml(self.id)}"]
-        lines += [f'stage = "{self.stage.value}"']
-        if self.kind:
-            lines += [f'kind = "{self.kind.value}"']
-        lines += [f"why = {_toml(self.why)}"]
-        if self.issue:
-            lines += [f"issue = {_toml(self.issue)}"]
-        return "\n".join(lines)
+        rows = {
+            "glob" if self.glob else "id": self.id,
+            "stage": self.stage.value if self.stage else PASS,
+            "kind": self.kind.value if self.kind else "",
+            "signature": self.signature,
+            "title": self.title,
+            "why": self.why,
+            "issue": self.issue,
+            "when": self.when,
+            "since": self.since,
+            "expires": self.expires,
+        }
+        return "\n".join(
+            ["[[case]]", *(f"{key} = {toml_string(value)}" for key, value in rows.items() if value)]
+        )
 
 
-def _toml(text: str) -> str:
+PASS = "pass"
+"""The `stage` of an entry that says that a case passes."""
+
+
+def toml_string(text: str) -> str:
+    """A basic TOML string."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    printable = "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in escaped)
+    printable = "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped)
     return f'"{printable}"'
+
+
+def _described(stage: Stage, kind: Kind, signature: str) -> str:
+    return f"{stage.value} ({kind.value}){' as ' if signature else ''}{signature}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """A verdict, the reason in one sentence, and the TOML to paste when a list must change."""
+    """A verdict, the reason in one sentence, and the TOML to paste when a list must change.
+
+    `excused` says that a verdict which is not green does not turn the run red:
+    a listed flake, or a verdict that the user asked to be lenient about.
+    """
 
     verdict: Verdict
     reason: str = ""
     advice: str = ""
+    excused: bool = False
+
+    @property
+    def green(self) -> bool:
+        """Whether the run may end with exit code 0."""
+        return self.verdict.green or self.excused
 
 
-def judge(expectation: Expectation | None, failure: Failure | None, *, case_id: str) -> Judgement:
+def propose(case_id: str, failure: Failure, *, when: str = "", since: str = "") -> Expectation:
+    """The entry that would expect this failure; a person still has to improve its reason."""
+    return Expectation(
+        id=case_id,
+        stage=failure.stage,
+        kind=failure.kind,
+        signature=failure.signature,
+        title=failure.title,
+        why=failure.message.strip() or failure.title or "no message",
+        when=when,
+        since=since,
+    )
+
+
+def judge(
+    expectation: Expectation | None, failure: Failure | None, *, case_id: str, recording: bool = False
+) -> Judgement:
     """Hold what happened against what was expected.
 
     Args:
         expectation: the known deviation, or None when the case must pass.
         failure: where the case stopped, or None when it passed.
         case_id: `collection/path`, for the TOML to paste.
+        recording: whether a case without an entry is one of a collection that is only being recorded.
     """
-    if failure is None and expectation is None:
-        return Judgement(verdict=Verdict.PASSED)
-    if failure is None and expectation is not None:
+    if expectation is None and recording:
+        return _new(failure)
+    if expectation is None or expectation.stage is None:
+        return _must_pass(failure, case_id)
+    if failure is None:
         return Judgement(
             verdict=Verdict.IMPROVED,
             reason=f"expected to fail in {expectation.place}, but passes",
             advice=f"remove from {expectation.source or 'the expectations'}:\n{expectation.toml()}",
         )
-    assert failure is not None
-    stopped = f"stopped in {failure.stage.value} ({failure.kind.value})"
-    proposal = Expectation(
-        id=case_id, stage=failure.stage, kind=failure.kind, why=failure.message.strip() or "no message"
-    )
-    if expectation is None:
-        advice = f"if this is known, add:\n{proposal.toml()}"
-        return Judgement(verdict=Verdict.REGRESSED, reason=f"expected to pass, {stopped}", advice=advice)
     expected = f"expected to fail in {expectation.place}"
     if expectation.covers(failure):
         return Judgement(verdict=Verdict.EXPECTED_FAILURE, reason=f"{expected}: {expectation.why}")
-    if failure.stage.order > expectation.last_stage.order:
+    if failure.kind is Kind.INFRASTRUCTURE:
+        return _of_the_host(failure, expected)
+    if failure.stage.order > (expectation.through or expectation.stage).order:
         verdict = Verdict.IMPROVED
     elif failure.stage.order < expectation.stage.order:
         verdict = Verdict.REGRESSED
     else:
         verdict = Verdict.CHANGED
-    advice = f"replace in {expectation.source or 'the expectations'}:\n{proposal.toml()}"
-    return Judgement(verdict=verdict, reason=f"{expected}, {stopped}", advice=advice)
+    action = "add" if expectation.glob else f"replace in {expectation.source or 'the expectations'}"
+    return Judgement(
+        verdict=verdict,
+        reason=f"{expected}, {_stopped(failure)}",
+        advice=f"{action}:\n{propose(case_id, failure, when=expectation.when).toml()}",
+    )
+
+
+def _must_pass(failure: Failure | None, case_id: str) -> Judgement:
+    if failure is None:
+        return Judgement(verdict=Verdict.PASSED)
+    if failure.kind is Kind.INFRASTRUCTURE:
+        return _of_the_host(failure, "expected to pass")
+    return Judgement(
+        verdict=Verdict.REGRESSED,
+        reason=f"expected to pass, {_stopped(failure)}",
+        advice=f"if this is known, add:\n{propose(case_id, failure).toml()}",
+    )
+
+
+def _new(failure: Failure | None) -> Judgement:
+    if failure is not None and failure.kind is Kind.INFRASTRUCTURE:
+        return _of_the_host(failure, "new")
+    became = "passes" if failure is None else _stopped(failure)
+    return Judgement(verdict=Verdict.NEW, reason=f"new, not yet adopted: {became}")
+
+
+def _of_the_host(failure: Failure, expected: str) -> Judgement:
+    reason = f"{expected}, {_stopped(failure)}: the machine is to blame, this says nothing of IREE"
+    return Judgement(verdict=Verdict.ERROR, reason=reason)
+
+
+def _stopped(failure: Failure) -> str:
+    return f"stopped in {_described(failure.stage, failure.kind, failure.signature)}"

@@ -33,6 +33,11 @@ def import_flags() -> tuple[str, ...]:
     return tuple(_facts()["import_flags"])
 
 
+def is_large(model_id: str) -> bool:
+    """Whether the earlier suite marks the model `size_large`."""
+    return model_id.startswith("zoo/") and model_id in _facts()["large"]
+
+
 def hint(model_id: str, driver: str) -> str:
     """What the earlier suite expects of a model on a HAL driver; empty when it says nothing."""
     if not model_id.startswith("zoo/"):

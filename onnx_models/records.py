@@ -22,10 +22,19 @@ import onnx_models
 from onnx_models import catalog
 from onnx_models.cases import Case
 from onnx_models.devices import Device, host_cpu
-from onnx_models.outcomes import Judgement, Outcome, Stage, StageResult, SuiteError, Verdict
+from onnx_models.outcomes import (
+    Expectation,
+    Failure,
+    Judgement,
+    Outcome,
+    Stage,
+    StageResult,
+    SuiteError,
+    Verdict,
+)
 from onnx_models.toolchain import Toolchain
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 SCHEMA = Path(__file__).parent / "schema" / "record.schema.json"
 
 
@@ -78,11 +87,15 @@ def header(
     }
 
 
-def case_record(case: Case, judgement: Judgement, outcome: Outcome) -> dict[str, Any]:
-    """One line: what became of a case, stage by stage and output by output."""
+def case_record(
+    case: Case, judgement: Judgement, outcome: Outcome, attempts: Sequence[Failure | None] = ()
+) -> dict[str, Any]:
+    """One line: what became of a case, stage by stage and output by output.
+
+    `attempts` says how each try ended, None for a pass, where a case was run more than once.
+    """
     failure = outcome.failure
     last = failure.stage if failure else outcome.stages[-1].stage if outcome.stages else None
-    expectation = case.expectation
     return {
         "type": "case",
         "id": case.id,
@@ -94,13 +107,11 @@ def case_record(case: Case, judgement: Judgement, outcome: Outcome) -> dict[str,
         "stage": last.value if last else None,
         "kind": failure.kind.value if failure else None,
         "message": failure.message if failure else "",
-        "expected": {
-            "stage": expectation.stage.value,
-            "kind": expectation.kind.value if expectation.kind else None,
-            "why": expectation.why,
-        }
-        if expectation
-        else None,
+        "signature": failure.signature if failure else "",
+        "title": failure.title if failure else "",
+        "attempts": [_attempt(each) for each in attempts],
+        "excused": judgement.excused,
+        "expected": _expected(case.expectation),
         "stages": [_stage(result) for result in outcome.stages],
         "outputs": [dict(row) for row in outcome.outputs],
         "notes": list(outcome.notes),
@@ -120,6 +131,28 @@ def unfinished(
     return case_record(case, Judgement(verdict=verdict, reason=reason), Outcome(stages=stages))
 
 
+def _expected(expectation: Expectation | None) -> dict[str, str | None] | None:
+    if expectation is None or expectation.stage is None:
+        return None
+    row = {
+        "stage": expectation.stage.value,
+        "kind": expectation.kind.value if expectation.kind else None,
+        "why": expectation.why,
+    }
+    return row | ({"signature": expectation.signature} if expectation.signature else {})
+
+
+def _attempt(failure: Failure | None) -> dict[str, str] | None:
+    if failure is None:
+        return None
+    return {
+        "stage": failure.stage.value,
+        "kind": failure.kind.value,
+        "signature": failure.signature,
+        "message": failure.message,
+    }
+
+
 def _stage(result: StageResult) -> dict[str, Any]:
     return {
         "stage": result.stage.value,
@@ -130,6 +163,9 @@ def _stage(result: StageResult) -> dict[str, Any]:
         "commands": [list(command) for command in result.commands],
         "log": str(result.log) if result.log else None,
     }
+
+
+_BROKEN = {"verdict": Verdict.ERROR.value, "excused": False}
 
 
 class Writer:
@@ -150,15 +186,44 @@ class Writer:
         self.counts[record["verdict"]] = self.counts.get(record["verdict"], 0) + 1
         self._line(record)
 
-    def close(self, *, complete: bool) -> None:
-        """Write the footer; `complete` says that every selected case ran to its end."""
+    def close(self, *, complete: bool, broken: str = "") -> None:
+        """Write the footer.
+
+        Args:
+            complete: whether every selected case ran to its end.
+            broken: why the run says nothing of IREE; empty when it does.
+        """
         finished = datetime.now(timezone.utc).isoformat(timespec="seconds")
         counts = dict(sorted(self.counts.items()))
         total = sum(counts.values())
-        self._line(
-            {"type": "footer", "finished": finished, "complete": complete, "cases": total, "verdicts": counts}
-        )
+        foot = {
+            "type": "footer",
+            "finished": finished,
+            "complete": complete,
+            "cases": total,
+            "verdicts": counts,
+        }
+        self._line(foot | ({"host_broken": broken} if broken else {}))
         self._file.close()
+
+    def retract(self, rows: Iterable[Mapping[str, Any]], reason: str) -> list[dict[str, Any]]:
+        """Write the cases again without verdicts: each is an error of the machine.
+
+        Returns:
+            The lines as they now stand.
+        """
+        head = self.path.read_text(encoding="utf-8").splitlines()[0]
+        retracted = [
+            dict(row) | ({} if row["verdict"] == Verdict.SKIPPED.value else _BROKEN | {"reason": reason})
+            for row in rows
+        ]
+        self._file.seek(0)
+        self._file.truncate()
+        self.counts.clear()
+        self._line(json.loads(head))
+        for row in retracted:
+            self.add(row)
+        return retracted
 
     def _line(self, row: Mapping[str, Any]) -> None:
         self._file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")

@@ -10,19 +10,20 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
 
 from filelock import FileLock
 
-from onnx_models import artifacts, compare, tools
+from onnx_models import artifacts, compare, machine, tools
 from onnx_models.artifacts import CaseFolder, StageCache
 from onnx_models.cases import Case
 from onnx_models.catalog import TIMEOUT_CLASSES, Model
 from onnx_models.devices import host_cpu
 from onnx_models.outcomes import Failure, Kind, Outcome, Stage, StageResult
 from onnx_models.reference import Reference, file_sha256
+from onnx_models.signature import signature
 from onnx_models.tensors import iree_flag, suffix
 from onnx_models.toolchain import Toolchain
 
@@ -43,6 +44,8 @@ class Settings:
         timeouts: seconds per stage that the user asked for; they win over a device's own.
         memory_limit: bytes of resident memory that one tool's process tree may take, None for no limit.
         reuse: whether unchanged stages are taken from the cache.
+        again: the first stage to run anew whatever the cache holds, when a result is to be confirmed.
+        alone: whether a tool waits until it has the machine to itself.
         python: interpreter for the comparison in `commands.sh`.
     """
 
@@ -51,12 +54,18 @@ class Settings:
     timeouts: Mapping[Stage, float] = field(default_factory=dict)
     memory_limit: int | None = None
     reuse: bool = True
+    again: Stage | None = None
+    alone: bool = False
     python: str = sys.executable
 
     def timeout(self, case: Case, stage: Stage) -> float:
         """Seconds that one command of this stage may take."""
         usual = case.device.timeouts.get(stage, TIMEOUTS[stage]) * TIMEOUT_CLASSES[case.model.timeout_class]
         return self.timeouts.get(stage, usual)
+
+    def reuses(self, stage: Stage) -> bool:
+        """Whether an unchanged stage may be taken from the cache."""
+        return self.reuse and (self.again is None or stage.order < self.again.order)
 
     def folder(self, case: Case) -> CaseFolder:
         """Where the case's files lie."""
@@ -94,7 +103,7 @@ def run_stages(case: Case, model_file: Path, reference: Reference | None, settin
     artifacts.link_model(model_file, folder.onnx)
     if reference is not None and reference.failure is not None:
         artifacts.write_atomic(folder.script, _refusal(reference.failure), executable=True)
-        refused = StageResult(stage=reference.failure.stage, seconds=0.0, failure=reference.failure)
+        refused = StageResult(stage=reference.failure.stage, seconds=0.0, failure=signed(reference.failure))
         return Outcome(stages=(refused,), notes=notes)
     steps = plan(case, model_file, reference, settings)
     artifacts.write_atomic(folder.script, script(case, steps, reference, settings), executable=True)
@@ -194,23 +203,44 @@ def _execute(step: Step, folder: CaseFolder, settings: Settings) -> StageResult:
     cache = StageCache(step.cache)
     limits = {Kind.TIMEOUT: step.timeout, Kind.OUT_OF_MEMORY: settings.memory_limit}
     with FileLock(step.cache / ".lock"):
-        if settings.reuse:
+        if settings.reuses(step.stage):
             known = cache.get(step.stage, step.key, limits=limits, products=step.products)
             if known is not None:
-                return known
+                return _signed(known)
         artifacts.discard(step.products)
         if step.stage is Stage.RUN:
             for product in step.products:
                 product.mkdir(parents=True, exist_ok=True)
         try:
-            result = _start(step, folder, settings)
+            with machine.shared(settings.artifacts, alone=settings.alone):
+                result = _signed(_start(step, folder, settings))
         except BaseException:
             artifacts.discard(step.products)
             raise
         if result.failure:
             artifacts.discard(step.products)
-        cache.put(result, step.key, limits=limits, products=step.products)
+        # A fault of the machine may be gone the next time, so it is not kept.
+        if result.failure is None or result.failure.kind is not Kind.INFRASTRUCTURE:
+            cache.put(result, step.key, limits=limits, products=step.products)
         return result
+
+
+def _signed(result: StageResult) -> StageResult:
+    """The result with its failure named by the rules of today, also where the failure is an old one."""
+    if result.failure is None:
+        return result
+    try:
+        log = result.log.read_text(encoding="utf-8", errors="replace") if result.log else ""
+    except FileNotFoundError:
+        log = ""
+    return replace(result, failure=signed(result.failure, log))
+
+
+def signed(failure: Failure, log: str = "") -> Failure:
+    """A failure with its signature; what the machine is to blame for becomes an infrastructure failure."""
+    found = signature(failure.stage, failure.kind, log, message=failure.message)
+    kind = Kind.INFRASTRUCTURE if found.host else failure.kind
+    return replace(failure, kind=kind, signature=found.id, title=found.title)
 
 
 def _start(step: Step, folder: CaseFolder, settings: Settings) -> StageResult:
@@ -252,7 +282,7 @@ def _compare(
         found = compare.compare_set(data_set, folder.outputs(data_set.name))
         outputs += [{"set": data_set.name, **row} for row in found.outputs]
         if not found.ok and failure is None:
-            failure = Failure(stage=Stage.COMPARE, kind=Kind.MISMATCH, message=found.message)
+            failure = signed(Failure(stage=Stage.COMPARE, kind=Kind.MISMATCH, message=found.message))
     result = StageResult(stage=Stage.COMPARE, seconds=monotonic() - began, failure=failure)
     return result, tuple(outputs)
 

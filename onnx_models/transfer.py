@@ -92,6 +92,8 @@ def download(
         Refused: in one line, why this address does not give the file.
         StoreError: the disk cannot take it; nothing is left behind.
     """
+    if part.exists() and part.stat().st_nlink > 1:
+        part.unlink()  # a link into another cache, left by a killed process: never to be written to
     failures = 0
     while True:
         before = _size(part)

@@ -66,12 +66,12 @@ def lease(model: Model, cache: Path) -> Iterator[None]:
 
 def model_file(model: Model) -> HubFile:
     """What to fetch for a model: its file, or the archive that holds it."""
-    return _hub_file(model.source, sha256=model.sha256, size=model.bytes)
+    return _hub_file(model, model.source, sha256=model.sha256, size=model.bytes)
 
 
 def stored_data_file(model: Model) -> HubFile | None:
     """The archive of the model's stored data sets, None when the zoo has none."""
-    return _hub_file(model.test_data) if model.test_data else None
+    return _hub_file(model, model.test_data) if model.test_data else None
 
 
 def files(models: Iterable[Model], *, test_data: bool = True) -> Iterator[HubFile]:
@@ -84,10 +84,11 @@ def files(models: Iterable[Model], *, test_data: bool = True) -> Iterator[HubFil
                 yield stored
 
 
-def _hub_file(row: Mapping[str, Any], *, sha256: str = "", size: int = 0) -> HubFile:
+def _hub_file(model: Model, row: Mapping[str, Any], *, sha256: str = "", size: int = 0) -> HubFile:
     return HubFile(
         path=str(row["path"]),
         sha256=str(row.get("sha256") or sha256),
         bytes=int(row.get("bytes") or size),
         repo=str(row.get("repo") or ""),
+        wanted_by=model.id,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,11 @@ from onnx_models.cases import Case
 from onnx_models.catalog import Model
 from onnx_models.compat import Config
 from onnx_models.outcomes import Failure, Kind, Stage, UsageError, Verdict, judge
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 VISION = "tests/model_zoo/validated/vision/"
 MNIST = f"{VISION}classification_models_test.py::test_models[mnist/model/mnist-12.onnx]"
@@ -36,6 +42,8 @@ TEXT = f"""
 }}
 """
 
+CONTENT = json5.loads(TEXT)
+
 
 @pytest.fixture(scope="module")
 def zoo() -> tuple[Model, ...]:
@@ -45,8 +53,7 @@ def zoo() -> tuple[Model, ...]:
 def _write(folder: Path, text: str = TEXT, **changes: Any) -> Path:
     file = folder / "config.json"
     if changes:
-        content = json5.loads(text)
-        content.update(changes)
+        content = {**CONTENT, **changes}
         text = json.dumps({key: value for key, value in content.items() if value is not None})
     file.write_text(text, encoding="utf-8")
     return file
@@ -107,8 +114,8 @@ def test_model_that_the_file_does_not_name_is_skipped_with_a_reason(
     tmp_path: Path, zoo: tuple[Model, ...], default: str | None
 ) -> None:
     config = _load(tmp_path, zoo, mnist="pass", **({"default": default} if default else {}))
-    assert _case(config, _of(zoo, "mnist-12")).skip_reason == ""
-    assert _case(config, _of(zoo, "yolov4")).skip_reason == f"skip in {config.file}"
+    assert _case(config, _of(zoo, "mnist-12")).skip == ""
+    assert _case(config, _of(zoo, "yolov4")).skip == f"skip in {config.file}"
 
 
 def test_default_can_be_any_outcome(tmp_path: Path, zoo: tuple[Model, ...]) -> None:
@@ -122,7 +129,7 @@ def test_default_can_be_any_outcome(tmp_path: Path, zoo: tuple[Model, ...]) -> N
 def test_default_leaves_models_from_outside_the_zoo_alone(tmp_path: Path, zoo: tuple[Model, ...]) -> None:
     model = Model(collection="local", path="mine", source={"type": "local", "path": "mine.onnx"})
     case = _case(_load(tmp_path, zoo, default="skip"), model)
-    assert (case.skip_reason, case.expectation, case.model.import_flags) == ("", None, ())
+    assert (case.skip, case.expectation, case.model.import_flags) == ("", None, ())
 
 
 def test_models_are_imported_as_the_earlier_suite_does(tmp_path: Path, zoo: tuple[Model, ...]) -> None:
@@ -238,7 +245,8 @@ def test_wrong_content_is_a_usage_error(
         ("{", "expected one JSON5 object"),
         ("[" * 100_000, "expected one JSON5 object"),
         ("[]", "expected an object with config_name"),
-        ("{config_name: 'a', config_name: 'b'}", "without repeated keys"),
+        ("{config_name: 'a', config_name: 'b'}", "'config_name' stands there twice"),
+        ('{"x": 1, "x": 2}', "'x' stands there twice"),
     ],
 )
 def test_wrong_text_is_a_usage_error(tmp_path: Path, zoo: tuple[Model, ...], text: str, message: str) -> None:
@@ -266,6 +274,7 @@ def test_model_named_by_two_keys_is_a_usage_error(tmp_path: Path, zoo: tuple[Mod
 def test_peers_pass_as_many_models_as_is_known() -> None:
     zoo = {model.id for model in catalog.load("zoo")}
     assert peers.listed() <= zoo
+    assert sum(map(peers.is_large, peers.listed())) == 5
     hints = Counter(
         driver
         for model_id in peers.listed()
@@ -284,3 +293,15 @@ def test_hints_say_that_they_are_not_verified() -> None:
     assert peers.hint(mnist, "cuda") == ""
     assert peers.hint("zoo/text/machine_comprehension/bert-squad/model/bertsquad-12", "hip") == ""
     assert peers.hint("skeletons/resnet50", "hip") == ""
+
+
+def test_requirements_are_the_projects_without_iree() -> None:
+    """A job installs `requirements.txt` of the folder it tests; it must not replace the job's own IREE."""
+    project = peers.FACTS.parent.parent.parent / "pyproject.toml"
+    if not project.is_file():
+        pytest.skip("not a checkout")
+    needed = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["dependencies"]
+    lines = (peers.FACTS.parent.parent / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    listed = {line for line in lines if line and not line.startswith("#")}
+    extra = {"pytest-html", "pytest-reportlog", "pytest-timeout"}
+    assert listed - extra == {line for line in needed if not line.startswith("iree-")}

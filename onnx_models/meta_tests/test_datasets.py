@@ -17,7 +17,6 @@ from onnx_models import datasets, tensors
 from onnx_models.archive import HostileArchive
 from onnx_models.catalog import Model
 from onnx_models.datasets import (
-    DataSetError,
     StoredSet,
     convert,
     distrusted,
@@ -28,6 +27,7 @@ from onnx_models.datasets import (
 )
 from onnx_models.inputs import Port, UnsupportedInput
 from onnx_models.meta_tests.hub_server import HubServer, served
+from onnx_models.pb_files import DataSetError
 from onnx_models.tensors import Array
 
 ONE = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -304,7 +304,9 @@ def packed(**members: bytes) -> bytes:
     return buffer.getvalue()
 
 
-def recorded(server: HubServer, *, bad: tuple[dict[str, object], ...] = (), **members: bytes) -> Model:
+def recorded(
+    server: HubServer, members: dict[str, bytes], *, bad: tuple[dict[str, object], ...] = ()
+) -> Model:
     """A model whose test data archive, with these members, lies on the server."""
     path, content = "validated/mnist-12.tar.gz", packed(**members)
     test_data = {"path": path, "sha256": server.add(path, content), "bytes": len(content), "bad": bad}
@@ -313,7 +315,7 @@ def recorded(server: HubServer, *, bad: tuple[dict[str, object], ...] = (), **me
 
 def test_sets_are_fetched_unpacked_and_kept(server: HubServer, tmp_path: Path) -> None:
     members = {"mnist/model.onnx": b"weights", "mnist/test_data_set_0/input_0.pb": pb(ONE)}
-    model = recorded(server, **members)
+    model = recorded(server, members)
     for _ in range(2):
         (found,) = obtain(model, tmp_path / "stored", cache=tmp_path / "cache")
         assert found.name == "test_data_set_0"
@@ -333,7 +335,7 @@ def test_sets_that_cannot_be_trusted_are_left_out_and_named(server: HubServer, t
         {"set": 1, "part": "inputs", "why": "wrong names"},
         {"set": 3, "part": "outputs", "why": "made with VNNI"},
     )
-    model = recorded(server, bad=bad, **members)
+    model = recorded(server, members, bad=bad)
     folder = tmp_path / "stored"
     used, notes = stored_sets(model, folder, cache=tmp_path / "cache", inputs=[port()], outputs=[port()])
     assert [(made.name, len(made.outputs)) for made in used] == [
@@ -357,4 +359,4 @@ def test_archives_without_good_sets(
     server: HubServer, tmp_path: Path, members: dict[str, bytes], error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=words):
-        obtain(recorded(server, **members), tmp_path / "stored", cache=tmp_path / "cache")
+        obtain(recorded(server, members), tmp_path / "stored", cache=tmp_path / "cache")

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from onnx_models import cases, devices, expectations
+from onnx_models.conditions import Circumstances
 from onnx_models.meta_tests.sandbox import Ended, Record, Sandbox, copy_of_package
-from onnx_models.outcomes import Kind, Stage, UsageError
+from onnx_models.outcomes import Expectation, Kind, Stage, UsageError
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -27,9 +28,13 @@ def entry(name: str, stage: str = "compile", kind: str = "error", why: str = "kn
 GOOD = entry("a")
 
 
-def load(folder: Path, text: str) -> dict[str, expectations.Expectation]:
+HERE = Circumstances.of(iree="3.13.0rc20261016", device="cpu")
+
+
+def load(folder: Path, text: str) -> dict[str, Expectation]:
     (folder / "cpu.toml").write_text(text, encoding="utf-8")
-    return expectations.load("cpu", folder)
+    known = expectations.load([str(folder)], HERE)
+    return {entry.id: entry for layer in known.layers for entry in layer.entries}
 
 
 def test_an_entry_is_read(tmp_path: Path) -> None:
@@ -44,7 +49,7 @@ def test_toml_is_read_back_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_no_file_means_nothing_is_expected(tmp_path: Path) -> None:
-    assert expectations.load("cpu", tmp_path) == {}
+    assert expectations.load([str(tmp_path)], HERE).layers == ()
     assert load(tmp_path, "") == {}
 
 
@@ -77,7 +82,8 @@ def test_shipped_lists_name_devices_and_models_that_exist() -> None:
     files = sorted(expectations.EXPECTATIONS.glob("*")) if expectations.EXPECTATIONS.is_dir() else []
     assert {file.name for file in files} <= {f"{name}.toml" for name in devices.names()}
     for name in devices.names():
-        cases.combine((), [devices.load(name)], {name: expectations.load(name)})
+        here = Circumstances.of(iree="3.13.0", device=name)
+        cases.combine((), [devices.load(name)], {name: expectations.load((), here)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -166,6 +166,18 @@ def test_a_partial_file_with_wrong_bytes_is_dropped_and_fetched_anew(
     assert [r.range for r in server.requests] == ["bytes=1000-", ""]
 
 
+def test_a_partial_file_linked_elsewhere_is_not_written_to(
+    server: HubServer, spec: HubFile, cache: Path, tmp_path: Path
+) -> None:
+    foreign = tmp_path / "foreign"
+    foreign.write_bytes(b"x" * 1000)
+    part = Store(root=cache).part(spec.sha256)
+    part.parent.mkdir(parents=True)
+    part.hardlink_to(foreign)
+    assert fetch_file(spec, cache=cache, patience=QUICK).read_bytes() == DATA
+    assert foreign.read_bytes() == b"x" * 1000
+
+
 @pytest.mark.parametrize("route", ["hub", "media"])
 def test_retry_after_is_waited_for(server: HubServer, spec: HubFile, cache: Path, route: str) -> None:
     server.misbehave(ZOO, "429", times=1, retry_after="1")
@@ -269,8 +281,8 @@ def test_offline_asks_nobody_and_names_the_command(
 ) -> None:
     if how == "variable":
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(AbsentFile, match=f"{ZOO} .*offline: run 'onnx-models fetch {ZOO[:-5]}'"):
-        fetch_file(spec, cache=cache, offline=how == "option")
+    with pytest.raises(AbsentFile, match=f"{ZOO} .*offline: run 'onnx-models fetch zoo/mnist-12'"):
+        fetch_file(replace(spec, wanted_by="zoo/mnist-12"), cache=cache, offline=how == "option")
     assert not server.requests
 
 
@@ -386,6 +398,12 @@ def test_an_unwritable_cache_is_one_clear_line(spec: HubFile, cache: Path) -> No
     cache.write_text("not a folder")
     with pytest.raises(StoreError, match=f"{cache}: the cache cannot be written .Not a directory"):
         fetch_file(spec, cache=cache)
+
+
+def test_offline_an_unwritable_cache_just_has_not_got_the_file(spec: HubFile, cache: Path) -> None:
+    cache.write_text("not a folder")
+    with pytest.raises(AbsentFile, match="the suite is offline"):
+        fetch_file(spec, cache=cache, offline=True)
 
 
 def test_a_damaged_file_is_fetched_again(server: HubServer, spec: HubFile, cache: Path) -> None:

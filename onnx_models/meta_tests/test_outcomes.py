@@ -63,7 +63,12 @@ def test_only_the_expected_stage_and_kind_is_green(stage: Stage, kind: Kind) -> 
 
 
 def test_green_verdicts() -> None:
-    assert {v for v in Verdict if v.green} == {Verdict.PASSED, Verdict.EXPECTED_FAILURE, Verdict.SKIPPED}
+    assert {v for v in Verdict if v.green} == {
+        Verdict.PASSED,
+        Verdict.EXPECTED_FAILURE,
+        Verdict.NEW,
+        Verdict.SKIPPED,
+    }
 
 
 def test_advice_is_toml_to_paste() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import shlex
+import warnings
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +16,11 @@ from typing import Any, NoReturn
 
 import pytest
 
-from onnx_models import peers, records, zoo
+from onnx_models import machine, peers, records, retry, zoo
 from onnx_models.cache import OfflineError
 from onnx_models.cases import Case
 from onnx_models.outcomes import (
+    Expectation,
     Failure,
     Judgement,
     Kind,
@@ -35,7 +37,7 @@ from onnx_models.plugin.recorder import Recorder
 from onnx_models.reference import Reference, make_reference
 from onnx_models.selection import SIZE_CLASSES, size_class
 from onnx_models.sources import fetch
-from onnx_models.stages import Settings
+from onnx_models.stages import Settings, run_stages, signed
 
 PACKAGE = Path(__file__).resolve().parent.parent
 CONFORMANCE = PACKAGE / "test_models.py"
@@ -63,6 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line(
             "markers", f"{size}: models of that size class (onnx-models list --size {size})"
         )
+    config.addinivalue_line("markers", "size_large: models that iree-test-suites/onnx_models marks as large")
     if config.args_source is config.ArgsSource.ARGS:
         return
     if config.option.model or _reaches(config, "."):
@@ -143,6 +146,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def _marks(case: Case) -> list[pytest.MarkDecorator]:
     marks = [getattr(pytest.mark, size_class(case.model))] if case.model.bytes else []
+    if peers.is_large(case.model.id):
+        marks.append(pytest.mark.size_large)
     if case.skip_reason:
         marks.append(pytest.mark.skip(reason=case.skip_reason))
     return marks
@@ -185,11 +190,8 @@ def reference(
     """Inputs and onnxruntime's outputs; None where the device is only compiled for."""
     if not case.needs_reference:
         return None
-    folder = settings.folder(case).model
-    made = make_reference(
-        case.model, model_file, folder, memory_limit=settings.memory_limit, reuse=settings.reuse
-    )
-    failure = made.failure
+    made = _reference(case, model_file, settings, retries=request.config.option.retries)
+    failure = made.failure and signed(made.failure)
     if failure is not None and failure.kind is Kind.UNSUPPORTED_INPUT:
         return made
     result = StageResult(
@@ -205,10 +207,28 @@ def reference(
     return made
 
 
+def _reference(case: Case, model_file: Path, settings: Settings, *, retries: int) -> Reference:
+    """The reference; one that ran out of time or memory is tried again with the machine to itself."""
+    folder = settings.folder(case).model
+
+    def make(*, reuse: bool, alone: bool) -> Reference:
+        with machine.shared(settings.artifacts, alone=alone):
+            return make_reference(
+                case.model, model_file, folder, memory_limit=settings.memory_limit, reuse=reuse
+            )
+
+    made = make(reuse=settings.reuse, alone=False)
+    for _ in range(retries):
+        if made.failure is None or made.failure.kind not in retry.LIMITED:
+            break
+        made = make(reuse=False, alone=True)
+    return made
+
+
 def _give_up(request: pytest.FixtureRequest, case: Case, failure: Failure) -> NoReturn:
     """End a case whose fetch or reference failed: as expected, or with pytest's ERROR."""
     outcome = Outcome(stages=tuple(request.node.stash[STAGES]))
-    judgement = judge(_expectation(request.config, case), failure, case_id=case.model.id)
+    judgement = _judge(request.config, case, failure)
     if judgement.verdict is not Verdict.EXPECTED_FAILURE:
         judgement = replace(judgement, verdict=Verdict.ERROR)
     _conclude(request, case, judgement, outcome)
@@ -218,20 +238,49 @@ def _give_up(request: pytest.FixtureRequest, case: Case, failure: Failure) -> No
 @pytest.fixture
 def settle(case: Case, request: pytest.FixtureRequest) -> Callable[[Outcome], None]:
     """Judge an outcome: pass, xfail as expected, or fail with what a person needs to act."""
+    config = request.config
 
     def settle(outcome: Outcome) -> None:
-        whole = replace(outcome, stages=(*request.node.stash[STAGES], *outcome.stages))
-        judgement = judge(_expectation(request.config, case), whole.failure, case_id=case.model.id)
-        _conclude(request, case, judgement, whole)
+        confirmed = retry.confirm(
+            outcome,
+            lambda failure: _judge(config, case, failure),
+            lambda stage, alone: _again(request, case, stage, alone=alone),
+            case_id=case.model.id,
+            expectation=_expectation(config, case),
+            flaky=case.flaky,
+            retries=config.option.retries,
+        )
+        counted = confirmed.outcome
+        whole = replace(counted, stages=(*request.node.stash[STAGES], *counted.stages))
+        _conclude(request, case, confirmed.judgement, whole, confirmed.attempts)
 
     return settle
 
 
-def _expectation(config: pytest.Config, case: Case) -> Any:
+def _again(request: pytest.FixtureRequest, case: Case, stage: Stage, *, alone: bool) -> Outcome:
+    """Run a case once more, from a stage on."""
+    model_file: Path = request.getfixturevalue("model_file")
+    reference: Reference | None = request.getfixturevalue("reference")
+    settings = replace(request.config.stash[RUN].settings, again=stage, alone=alone)
+    return run_stages(case, model_file, reference, settings)
+
+
+def _judge(config: pytest.Config, case: Case, failure: Failure | None) -> Judgement:
+    judgement = judge(_expectation(config, case), failure, case_id=case.model.id, recording=case.recording)
+    return replace(judgement, excused=judgement.verdict in config.option.lenient)
+
+
+def _expectation(config: pytest.Config, case: Case) -> Expectation | None:
     return None if config.option.runxfail else case.expectation
 
 
-def _conclude(request: pytest.FixtureRequest, case: Case, judgement: Judgement, outcome: Outcome) -> None:
+def _conclude(
+    request: pytest.FixtureRequest,
+    case: Case,
+    judgement: Judgement,
+    outcome: Outcome,
+    attempts: tuple[Failure | None, ...] = (),
+) -> None:
     run = request.config.stash[RUN]
     settings = run.settings
     if run.earlier and judgement.advice:
@@ -240,11 +289,19 @@ def _conclude(request: pytest.FixtureRequest, case: Case, judgement: Judgement, 
     hint = peers.hint(case.model.id, case.device.driver)
     if outcome.failure and hint:
         outcome = replace(outcome, notes=(*outcome.notes, hint))
-    request.node.stash[RECORD] = records.case_record(case, judgement, outcome)
-    if judgement.verdict is Verdict.EXPECTED_FAILURE:
-        pytest.xfail(judgement.reason)
-    if not judgement.verdict.green:
+    request.node.stash[RECORD] = records.case_record(case, judgement, outcome, attempts)
+    if judgement.excused:
+        warnings.warn(
+            f"{case.id}: {judgement.verdict.value}: {judgement.reason}", LenientWarning, stacklevel=1
+        )
+    if not judgement.green:
         pytest.fail(explain(case, judgement, outcome, settings), pytrace=False)
+    if outcome.failure is not None:
+        pytest.xfail(judgement.reason)
+
+
+class LenientWarning(UserWarning):
+    """A result that the user asked not to be red."""
 
 
 def explain(case: Case, judgement: Judgement, outcome: Outcome, settings: Settings) -> str:
@@ -254,6 +311,8 @@ def explain(case: Case, judgement: Judgement, outcome: Outcome, settings: Settin
     if failure is not None:
         lines += [f"stage   {failure.stage.value}", f"kind    {failure.kind.value}"]
         lines += [f"error   {failure.message}"]
+        if failure.signature:
+            lines += [f"fault   {failure.signature}: {failure.title}"]
     if failure is None or failure.stage.order >= Stage.IMPORT.order:
         lines += [f"repeat  {shlex.quote(str(settings.folder(case).script))}"]
     if last.log is not None:

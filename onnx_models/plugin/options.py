@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,14 +17,16 @@ from onnx_models import (
     compat,
     devices,
     expectations,
+    health,
     local,
     sources,
     toolchain,
 )
 from onnx_models.cases import Case, combine
 from onnx_models.catalog import Model
+from onnx_models.conditions import Circumstances
 from onnx_models.devices import Device
-from onnx_models.outcomes import Stage, UsageError
+from onnx_models.outcomes import Stage, UsageError, Verdict
 from onnx_models.stages import TIMEOUTS, Settings
 
 EMBEDDED = ("skeletons", "wheels")
@@ -107,6 +109,7 @@ def add_options(parser: pytest.Parser) -> None:
         help="resident memory that one tool may take, 0 for no limit (default: 80 %% of the machine's)",
     )
     add("--no-reuse", action="store_true", help="run every stage again, whatever the stage cache holds")
+    _add_expectation_options(add)
     add(
         "--offline",
         action="store_true",
@@ -118,6 +121,71 @@ def add_options(parser: pytest.Parser) -> None:
         help="with --offline, a file that is absent is an error instead of a skip (for CI)",
     )
     add("--max-bytes", metavar="SIZE", help="only models of at most this file size, such as 100MB")
+
+
+def _add_expectation_options(add: Callable[..., None]) -> None:
+    add(
+        "--expectations",
+        action="append",
+        default=[],
+        metavar="FILE_OR_DIR",
+        help="lists of what is known to fail instead of the suite's own, repeatable, later ones win; "
+        f"the word {expectations.SHIPPED!r} stands for the suite's own",
+    )
+    add(
+        "--lenient",
+        type=_verdicts,
+        default=frozenset(),
+        metavar="changed,improved",
+        help="verdicts that give a warning only; a regression never does",
+    )
+    add(
+        "--retries",
+        type=_count,
+        default=1,
+        metavar="N",
+        help="how often an unexpected result is run again before it counts (default: 1)",
+    )
+    add(
+        "--mass-failure",
+        type=_percent,
+        default=health.SHARE,
+        metavar="PERCENT",
+        help="when more than this share of the cases (and at least "
+        f"{health.LEAST}) fail in fetch, in reference or by one fault of the machine, the run gives no "
+        f"verdicts and ends with exit code {health.HOST_BROKEN} (default: {health.SHARE:g})",
+    )
+    add(
+        "--update-expectations",
+        action="store_true",
+        help="after the run, make the last of the lists say what the completed cases did",
+    )
+    add("--dry-run", action="store_true", help="with --update-expectations: write no list, print a diff")
+
+
+def _verdicts(text: str) -> frozenset[Verdict]:
+    lenient = (Verdict.CHANGED.value, Verdict.IMPROVED.value)
+    words = [word.strip() for word in text.split(",")]
+    wrong = next((word for word in words if word not in lenient), None)
+    if wrong is not None:
+        raise argparse.ArgumentTypeError(f"{wrong!r} cannot be lenient: choose from {', '.join(lenient)}")
+    return frozenset(map(Verdict, words))
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of tries, 0 or more")
+    return int(text)
+
+
+def _percent(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is no share in per cent, above 0 and at most 100")
+    return value
 
 
 def _seconds(text: str) -> float:
@@ -171,7 +239,7 @@ def make_run(config: pytest.Config, artifacts_root: Path) -> Run:
         memory_limit=limit or None,
         reuse=not option.no_reuse,
     )
-    known = {} if earlier else {device.name: expectations.load(device.name) for device in probed}
+    known = {} if earlier else {device.name: _known(option, chain.version, device) for device in probed}
     cases = combine(tuple(_models(option, earlier)), probed, known)
     if earlier:
         cases = tuple(earlier.apply(case) for case in cases)
@@ -186,13 +254,22 @@ def make_run(config: pytest.Config, artifacts_root: Path) -> Run:
     )
 
 
+def _known(option: argparse.Namespace, iree: str, device: Device) -> expectations.Known:
+    here = Circumstances.of(iree=iree, device=device.name, cpu=devices.host_cpu())
+    return expectations.load(option.expectations, here, creating=option.update_expectations)
+
+
 def _earlier(option: argparse.Namespace) -> compat.Config | None:
     """The earlier suite's configuration, by option or variable, which name a device by themselves."""
     named = option.test_config_file or os.environ.get("IREE_TEST_CONFIG_FILE")
+    if option.dry_run and not option.update_expectations:
+        raise UsageError("--dry-run says what --update-expectations would do: give both")
     if not named:
         return None
+    origin = "--test-config-file" if option.test_config_file else "IREE_TEST_CONFIG_FILE"
+    if option.expectations or option.update_expectations:
+        raise UsageError(f"--expectations: {origin} ({named}) says what is expected: drop one of them")
     if option.device:
-        origin = "--test-config-file" if option.test_config_file else "IREE_TEST_CONFIG_FILE"
         raise UsageError(
             f"--device {option.device[0]}: {origin} ({named}) names the device: drop one of them"
         )

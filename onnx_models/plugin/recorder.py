@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from onnx_models import records
+from onnx_models import artifacts, health, records, update
 from onnx_models.cases import Case
-from onnx_models.outcomes import Verdict
+from onnx_models.outcomes import SuiteError, Verdict
 from onnx_models.plugin.options import Run
 
 
@@ -23,6 +23,8 @@ class Recorder:
         path = Path(asked).absolute() if asked else run.settings.artifacts / "runs" / f"{self.id}.jsonl"
         arguments = config.invocation_params.args
         head = records.header(self.id, run.settings.toolchain, run.devices, [str(a) for a in arguments])
+        self.head, self.broken = head, ""
+        self.report: list[str] = []
         self.writer = records.Writer(path, head)
         self.by_name = {_test_name(case): case for case in run.cases}
         self.waiting: dict[str, Case] = {}
@@ -77,7 +79,31 @@ class Recorder:
             self.rows.append(row)
             self.writer.add(row)
         self.waiting.clear()
-        self.writer.close(complete=complete)
+        self.broken = health.broken_host(self.rows, share=self.config.option.mass_failure)
+        if self.broken:
+            self.rows = self.writer.retract(self.rows, self.broken)
+            session.exitstatus = health.HOST_BROKEN
+        self.writer.close(complete=complete, broken=self.broken)
+        if self.config.option.update_expectations and not self.broken:
+            self._update(complete)
+
+    def _update(self, complete: bool) -> None:
+        """Bring the expectations in line with the cases that ran, or say what would be written."""
+        option = self.config.option
+        try:
+            found = update.update([(self.head, self.rows, complete)], option.expectations)
+            text = update.diff(found.changes)
+            if option.dry_run:
+                place = self.writer.path.with_suffix(".diff")
+                artifacts.write_atomic(place, text)
+                self.report += [*text.splitlines(), f"diff: {place} (nothing written)"]
+            else:
+                update.write(found.changes)
+                self.report += [f"updated {change.file}" for change in found.changes]
+            if not found.changes:
+                self.report.append("expectations: nothing to change")
+        except (SuiteError, OSError) as error:
+            self.report.append(f"expectations not updated: {error}")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the funnel of each device, the verdicts, and where the record lies."""
@@ -85,6 +111,10 @@ class Recorder:
             terminalreporter.section("ONNX models")
             for line in records.summary(self.rows, compile_only=self._compile_only()):
                 terminalreporter.write_line(line)
+        if self.broken:
+            terminalreporter.write_line(self.broken, red=True, bold=True)
+        for line in self.report:
+            terminalreporter.write_line(line)
         terminalreporter.write_line(f"record: {self.writer.path}")
 
     def _compile_only(self) -> frozenset[str]:

@@ -1,6 +1,9 @@
-"""Convolutions for onnx's reference evaluator that finish: its own take minutes on a real model (onnx 1.23).
+"""Operators for onnx's reference evaluator that are fast enough, or right, where its own are not (onnx 1.23).
 
-One matrix product per kernel offset, at the precision of the operands.
+Its Conv, ConvTranspose and MaxPool take minutes on a real model. Its
+BatchNormalization of opsets 9 to 13 takes the statistics of the batch, its LRN
+is one channel off, its GlobalMaxPool reduces the channels too. All work at the
+precision of their operands.
 """
 
 from __future__ import annotations
@@ -10,8 +13,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_conv import Conv as _Conv
 from onnx.reference.ops.op_conv_transpose import ConvTranspose as _ConvTranspose
+from onnx.reference.ops.op_max_pool import MaxPool as _MaxPool
 
 from onnx_models.tensors import Array
 
@@ -38,9 +43,7 @@ class Conv(_Conv):
         spans = tuple((size - 1) * gap + 1 for size, gap in zip(kernel, gaps, strict=True))
         edges = _padding(x.shape[2:], spans, steps, auto_pad, pads)
         padded = np.pad(x, [(0, 0), (0, 0), *edges])
-        out = tuple(
-            (size - span) // step + 1 for size, span, step in zip(padded.shape[2:], spans, steps, strict=True)
-        )
+        out = _out(padded.shape[2:], spans, steps)
         weights = w.reshape(groups, w.shape[0] // groups, w.shape[1], *kernel)
         total = np.zeros((x.shape[0], groups, w.shape[0] // groups, int(np.prod(out))), x.dtype)
         for at, window in _windows(kernel, gaps, steps, out):
@@ -92,7 +95,87 @@ class ConvTranspose(_ConvTranspose):
         return (result if b is None else result + b.reshape(1, -1, *(1,) * rank),)
 
 
-OPERATORS = [Conv, ConvTranspose]
+class MaxPool(_MaxPool):
+    """ONNX MaxPool without indices and without ceil_mode; the base class has the rest."""
+
+    op_domain = ""
+
+    def _run(
+        self,
+        x: Array,
+        auto_pad: str | None = None,
+        ceil_mode: int | None = None,
+        dilations: Sequence[int] | None = None,
+        kernel_shape: Sequence[int] | None = None,
+        pads: Sequence[int] | None = None,
+        storage_order: int | None = None,
+        strides: Sequence[int] | None = None,
+    ) -> Any:
+        if ceil_mode or len(self.onnx_node.output) > 1 or x.dtype.kind != "f":
+            return super()._run(  # type: ignore[no-untyped-call]
+                x, auto_pad, ceil_mode, dilations, kernel_shape, pads, storage_order, strides
+            )
+        kernel = tuple(kernel_shape or ())
+        steps, gaps = tuple(strides or (1,) * len(kernel)), tuple(dilations or (1,) * len(kernel))
+        spans = tuple((size - 1) * gap + 1 for size, gap in zip(kernel, gaps, strict=True))
+        edges = _padding(x.shape[2:], spans, steps, auto_pad, pads)
+        padded = np.pad(x, [(0, 0), (0, 0), *edges], constant_values=-np.inf)
+        out = _out(padded.shape[2:], spans, steps)
+        result = np.full((*x.shape[:2], *out), -np.inf, x.dtype)
+        for _, window in _windows(kernel, gaps, steps, out):
+            np.maximum(result, padded[(slice(None), slice(None), *window)], out=result)
+        return (result,)
+
+
+class BatchNormalization(OpRun):
+    """ONNX BatchNormalization at inference."""
+
+    op_domain = ""
+
+    def _run(
+        self, x: Array, scale: Array, bias: Array, mean: Array, var: Array, epsilon: float = 1e-5, **_: Any
+    ) -> tuple[Array]:
+        shape = (1, -1, *(1,) * (x.ndim - 2))
+        factor = scale / np.sqrt(var + np.asarray(epsilon, var.dtype))
+        result: Array = (x - mean.reshape(shape)) * factor.reshape(shape) + bias.reshape(shape)
+        return (result.astype(x.dtype),)
+
+
+class LRN(OpRun):
+    """ONNX LRN: the window of channels reaches floor((size - 1) / 2) back and the rest ahead."""
+
+    op_domain = ""
+
+    def _run(
+        self, x: Array, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0, size: int = 1
+    ) -> tuple[Array]:
+        before, channels = (size - 1) // 2, x.shape[1]
+        edges = [(0, 0), (before, size - 1 - before), *[(0, 0)] * (x.ndim - 2)]
+        squares = np.pad(np.square(x), edges)
+        total = sum(squares[:, i : i + channels] for i in range(size))
+        result: Array = x / (bias + alpha / size * total) ** beta
+        return (result.astype(x.dtype),)
+
+
+class GlobalMaxPool(OpRun):
+    """ONNX GlobalMaxPool."""
+
+    op_domain = ""
+
+    def _run(self, x: Array) -> tuple[Array]:
+        return (x.max(axis=tuple(range(2, x.ndim)), keepdims=True),)
+
+
+class Identity(OpRun):
+    """ONNX Identity, without a copy: exporters put one behind every weight."""
+
+    op_domain = ""
+
+    def _run(self, x: Array) -> tuple[Array]:
+        return (x,)
+
+
+OPERATORS = [Conv, ConvTranspose, MaxPool, BatchNormalization, LRN, GlobalMaxPool, Identity]
 
 
 def _tap(weights: Array, at: tuple[int, ...]) -> Array:
@@ -114,6 +197,10 @@ def _windows(
                 for i, gap, step, size in zip(at, gaps, steps, out, strict=True)
             ),
         )
+
+
+def _out(padded: Sequence[int], spans: Sequence[int], steps: Sequence[int]) -> tuple[int, ...]:
+    return tuple((size - span) // step + 1 for size, span, step in zip(padded, spans, steps, strict=True))
 
 
 def _padding(
