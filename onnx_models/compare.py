@@ -227,7 +227,7 @@ def _numbers(errors: Errors, policy: Policy, bounds: Tolerance) -> Numbers:
     }
     plain: Numbers = {key: _plain(value) for key, value in numbers.items()}
     worst = _worst(errors.worst, *errors.worst_values)
-    return plain | {"count": errors.count, "finite": errors.finite, "worst": worst}
+    return plain | {"basis": policy.basis, "count": errors.count, "finite": errors.finite, "worst": worst}
 
 
 def _ratio(value: float, unit: float) -> float:

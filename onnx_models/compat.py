@@ -84,7 +84,7 @@ class Config:
         return tuple(model for model in models if model.id in wanted)
 
     def apply(self, case: Case) -> Case:
-        """The case with the file's outcome as its expectation, imported as the earlier suite does."""
+        """The case with the file's outcome as all that is expected, imported as the earlier suite does."""
         outcome, model = self.outcome(case.model), case.model
         if model.collection == COLLECTION and not model.import_flags:
             model = replace(model, import_flags=peers.import_flags())
@@ -92,6 +92,7 @@ class Config:
             case,
             model=model,
             expectation=self._expectation(model, outcome),
+            recording=False,
             skip=f"skip in {self.file}" if outcome == SKIP else "",
         )
 

@@ -112,8 +112,7 @@ def _disagreement(expected: Array, found: Array) -> str | None:
     if not tolerance.is_float(dtype):
         return None if np.array_equal(expected, found) else "other integers"
     errors = metrics.measure(expected, found, dtype)
-    policy = tolerance.default_policy(dtype, errors.scale, errors.largest)
-    bounds = tolerance.tolerance(policy, dtype, errors.scale, errors.largest)
+    bounds = tolerance.health_bounds(dtype, errors.scale, errors.largest)
     if errors.places is not None:
         return f"other places of {errors.places[0]}"
     within = errors.rmse <= bounds.rmse and errors.max_abs <= bounds.worst

@@ -100,7 +100,7 @@ class MaxPool(_MaxPool):
 
     op_domain = ""
 
-    def _run(
+    def _run(  # type: ignore[override]
         self,
         x: Array,
         auto_pad: str | None = None,

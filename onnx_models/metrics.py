@@ -96,6 +96,7 @@ class _Sums:
         self.worst_at, self.worst_values = 0, (0.0, 0.0)
         self.places: tuple[str, int] | None = None
 
+    @np.errstate(over="ignore", invalid="ignore")
     def add(self, want: Array, got: Array, offset: int, eps: float, tiny: float) -> Array:
         self.count += want.size
         self._check_places(want, got, offset)
@@ -131,6 +132,9 @@ class _Sums:
 
     def errors(self, shape: tuple[int, ...], ulps: Array) -> Errors:
         finite = max(self.finite, 1)
+        # Squares of float64 beyond 1e154 overflow; the rmse is then Inf, which no bound admits, unless all is equal.
+        if self.max_abs == 0.0:
+            self.square = 0.0
         norm = math.sqrt(self.expected_square) * math.sqrt(self.found_square)
         return Errors(
             count=self.count,

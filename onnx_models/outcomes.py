@@ -190,7 +190,8 @@ class Expectation:
         if self.stage is None or self.last_stage is None:
             return False
         within = self.stage.order <= failure.stage.order <= self.last_stage.order
-        return within and self.kind in (None, failure.kind) and self.signature in ("", failure.signature)
+        kinds = set(Kind) - {Kind.INFRASTRUCTURE} if self.kind is None else {self.kind}
+        return within and failure.kind in kinds and self.signature in ("", failure.signature)
 
     def toml(self) -> str:
         """The entry as it stands in an expectations file."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import ml_dtypes
 import numpy as np
@@ -15,35 +15,38 @@ from onnx_models.tensors import Array
 LIMIT = 1_500_000_000
 """Bytes of weights beyond which no copy is made: protobuf ends at 2 GiB, and memory is finite."""
 
+SMALLEST = 9
+"""Elements from which on a float constant counts as a weight."""
+
 _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
 
 
 def with_rounded_weights(model: onnx.ModelProto) -> bool:
     """Round every float weight to bfloat16, in place; False when there is none.
 
-    Weights that bfloat16 holds exactly (small integers, powers of two) are
-    made 1/256 larger instead, which is bfloat16's next number.
+    Where bfloat16 holds all of them exactly, as in models made by hand, they
+    become 1/128 larger instead, bfloat16's next number.
     """
-    changed = False
+    return _change(model, lambda array: array.astype(ml_dtypes.bfloat16)) or _change(
+        model, lambda array: array * (1 + 2.0**-7)
+    )
+
+
+def _change(model: onnx.ModelProto, changed: Callable[[Array], Array]) -> bool:
+    any_change = False
     for tensor in _weights(model):
         array = numpy_helper.to_array(tensor)
-        if (rounded := _rounded(array)) is not None:
-            tensor.CopyFrom(numpy_helper.from_array(rounded, tensor.name))
-            changed = True
-    return changed
+        with np.errstate(over="ignore", invalid="ignore"):
+            other = changed(array).astype(array.dtype)
+        other = np.where(np.isfinite(other), other, array)
+        if not np.array_equal(other, array, equal_nan=True):
+            tensor.CopyFrom(numpy_helper.from_array(other, tensor.name))
+            any_change = True
+    return any_change
 
 
 def _weights(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Float tensors with more than one element: single ones are epsilons, bounds and sizes."""
+    """Float tensors that are weights: those of a few elements are bounds, scales and sizes of a shape."""
     for tensor in model_tensors(model):
-        if tensor.data_type in _FLOATS and np.prod(tensor.dims, dtype=np.int64) > 1:
+        if tensor.data_type in _FLOATS and np.prod(tensor.dims, dtype=np.int64) >= SMALLEST:
             yield tensor
-
-
-def _rounded(array: Array) -> Array | None:
-    with np.errstate(over="ignore", invalid="ignore"):
-        rounded = array.astype(ml_dtypes.bfloat16).astype(array.dtype)
-        if np.array_equal(rounded, array, equal_nan=True):
-            rounded = (array * (1 + 2.0**-8)).astype(array.dtype)
-    finite: Array = np.where(np.isfinite(rounded), rounded, array)
-    return None if np.array_equal(finite, array, equal_nan=True) else finite

@@ -36,16 +36,25 @@ TINY: Mapping[str, float] = MappingProxyType(
 NOISE_FACTOR = 8.0
 """m: how many times the reference's own error a right answer may be away, in rmse."""
 
-ULP_FLOOR = 8.0
+ULP_FLOOR = 2.0
 """k: how many eps of the output's scale are allowed whatever the noise."""
 
 WORST_FACTOR = 4.0
 """How much further than the rmse bound's own terms the largest single error may go."""
 
 DEFAULT_NOISE: Mapping[str, float] = MappingProxyType(
-    {"float64": 1e-12, "float32": 1e-5, "float16": 1e-3, "bfloat16": 1e-2}
+    {"float64": 1e-12, "float32": 1e-5, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 )
 """Noise assumed of an output relative to its scale where nothing could be measured."""
+
+
+UNHEALTHY: Mapping[str, float] = MappingProxyType(
+    {"float64": 1e-9, "float32": 1e-3, "float16": 2e-2, "bfloat16": 1e-1}
+)
+"""rmse relative to the scale beyond which two evaluations of one model are not one answer.
+
+It is the tolerance that conformance suites commonly grant these types.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +107,13 @@ def default_policy(dtype: str, scale: float, largest: float) -> Policy:
         return Policy(rule="exact", basis="exact")
     relative = DEFAULT_NOISE.get(dtype, EPS[dtype])
     return Policy(basis="default", noise=relative * scale, noise_max=relative * largest)
+
+
+def health_bounds(dtype: str, scale: float, largest: float) -> Tolerance:
+    """How far two evaluations of an output may differ for either to be a judge."""
+    relative = UNHEALTHY.get(dtype, 4 * EPS[dtype])
+    tiny = TINY.get(dtype, 0.0)
+    return Tolerance(rmse=relative * scale + tiny, worst=2 * WORST_FACTOR * relative * largest + tiny)
 
 
 def tolerance(policy: Policy, dtype: str, scale: float, largest: float) -> Tolerance:

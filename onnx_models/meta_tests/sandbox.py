@@ -153,7 +153,8 @@ class Sandbox:
         assert not self.artifacts.exists() or self.artifacts in before
         assert [p for p in sorted(self.folder.rglob("*")) if p not in before and not self.ours(p)] == []
         lines = [line for line in ended.output.splitlines() if line.strip()]
-        errors = [line for line in lines if "ERROR: " in line or ": error: " in line]
+        errors = [line for line in lines if line.startswith("ERROR: ") or ": error: " in line]
+        errors = [line for line in errors if not line.startswith("ERROR: usage: ")]  # argparse's first
         assert len(errors) == 1, ended.output
         return errors[0]
 

@@ -131,8 +131,8 @@ def test_only_children_reach_onnxruntime() -> None:
 SPY = """
 import json, pathlib, sys
 
-def pytest_unconfigure(config):
-    name = getattr(config, "workerinput", {}).get("workerid", "main")
+def pytest_sessionfinish(session):
+    name = getattr(session.config, "workerinput", {}).get("workerid", "main")
     pathlib.Path(f"modules-{name}.json").write_text(json.dumps(sorted(sys.modules)))
 """
 

@@ -132,6 +132,14 @@ def test_default_leaves_models_from_outside_the_zoo_alone(tmp_path: Path, zoo: t
     assert (case.skip, case.expectation, case.model.import_flags) == ("", None, ())
 
 
+def test_pass_means_must_pass_even_where_a_collection_is_only_recorded(
+    tmp_path: Path, zoo: tuple[Model, ...]
+) -> None:
+    config = _load(tmp_path, zoo, mnist="pass")
+    case = config.apply(Case(model=_of(zoo, "mnist-12"), device=config.device, recording=True))
+    assert not case.recording
+
+
 def test_models_are_imported_as_the_earlier_suite_does(tmp_path: Path, zoo: tuple[Model, ...]) -> None:
     config = _load(tmp_path, zoo, default="pass")
     assert _case(config, _of(zoo, "mnist-12")).model.import_flags == ("--opset-version", "17")
@@ -150,6 +158,7 @@ def test_models_are_imported_as_the_earlier_suite_does(tmp_path: Path, zoo: tupl
         ("fail-run", Stage.RUN, Kind.ERROR, Verdict.EXPECTED_FAILURE),
         ("fail-run", Stage.COMPARE, Kind.MISMATCH, Verdict.EXPECTED_FAILURE),
         ("pass", Stage.COMPARE, Kind.MISMATCH, Verdict.REGRESSED),
+        ("fail-run", Stage.RUN, Kind.INFRASTRUCTURE, Verdict.ERROR),
         ("fail-run", None, None, Verdict.IMPROVED),
         ("pass", None, None, Verdict.PASSED),
     ],

@@ -69,7 +69,12 @@ def test_absent_by_name_is_refused() -> None:
 
 def test_each_driver_is_asked_once() -> None:
     asked: list[str] = []
-    devices.probe(("cpu", "cpu-generic", "cuda"), lambda driver: asked.append(driver) or (driver,))  # type: ignore[func-returns-value]
+
+    def ask(driver: str) -> tuple[str, ...]:
+        asked.append(driver)
+        return (driver,)
+
+    devices.probe(("cpu", "cpu-generic", "cuda"), ask)
     assert sorted(asked) == ["cuda", "local-task"]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,7 +106,7 @@ TABLE = {
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
+def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
     folder = tmp_path_factory.mktemp("expected")
     sandbox = Sandbox(folder)
     home = copy_of_package(
@@ -118,7 +117,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
     sandbox = Sandbox(folder, home=home)
     sandbox.tools_by_model({name: behaviour for name, (behaviour, _, _) in TABLE.items()})
     ended = sandbox.run("--collection", "tiny", "-rx")
-    yield Told(sandbox=sandbox, ended=ended, record=sandbox.record())
+    return Told(sandbox=sandbox, ended=ended, record=sandbox.record())
 
 
 @pytest.mark.parametrize("name", TABLE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -31,14 +30,14 @@ class Default:
 
 
 @pytest.fixture(scope="module")
-def default(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Default]:
+def default(tmp_path_factory: pytest.TempPathFactory) -> Default:
     sandbox = Sandbox(tmp_path_factory.mktemp("default"))
     sandbox.tools()
     sandbox.save("tiny.onnx")
     argv = sandbox.argv("--model", "tiny.onnx", "-rs")
     at = argv.index("--device")
     ended = sandbox.execute(argv[:at] + argv[at + 2 :])
-    yield Default(sandbox=sandbox, ended=ended, record=sandbox.record())
+    return Default(sandbox=sandbox, ended=ended, record=sandbox.record())
 
 
 def test_absent_by_default_is_a_visible_skip(default: Default) -> None:

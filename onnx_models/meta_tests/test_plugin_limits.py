@@ -7,22 +7,15 @@ import pytest
 from onnx_models.meta_tests.sandbox import Sandbox
 
 
-@pytest.mark.parametrize("stage", ["import", "compile", "run"])
-@pytest.mark.parametrize("text", ["0", "-1", "soon", "inf", "nan"])
+@pytest.mark.parametrize(
+    ("stage", "text"), [("import", "0"), ("compile", "-1"), ("run", "soon"), ("run", "inf"), ("run", "nan")]
+)
 def test_a_timeout_is_seconds_above_0(sandbox: Sandbox, stage: str, text: str) -> None:
-    if (stage, text) not in {
-        ("import", "0"),
-        ("compile", "-1"),
-        ("run", "soon"),
-        ("run", "inf"),
-        ("run", "nan"),
-    }:
-        return
     line = sandbox.refused("--model", "tiny.onnx", f"--{stage}-timeout={text}")
     assert f"argument --{stage}-timeout: {text!r} is no number of seconds above 0" in line
 
 
-@pytest.mark.parametrize("text", ["-1", "much", "nan"])
+@pytest.mark.parametrize("text", ["-1", "much"])
 def test_a_memory_limit_is_gigabytes(sandbox: Sandbox, text: str) -> None:
     line = sandbox.refused("--model", "tiny.onnx", f"--memory-limit={text}")
     assert f"argument --memory-limit: {text!r} is no number of gigabytes" in line

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
 
 from onnx_models.meta_tests.sandbox import INT64, Sandbox, model_of, tiny_model, value
 
@@ -138,9 +140,7 @@ def test_dim_and_shape_apply_where_they_fit(dynamic: Sandbox) -> None:
     assert sizes == {"dynamic": (2, 1, 3), "ids": (3,)}
 
 
-def model_of_ids() -> object:
-    from onnx import helper
-
+def model_of_ids() -> onnx.ModelProto:
     return model_of(
         [helper.make_node("Neg", ["i"], ["o"])], [value("i", INT64, ("k",))], [value("o", INT64, ("k",))]
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from onnx_models.meta_tests.sandbox import Ended, Sandbox
@@ -13,15 +11,15 @@ MODELS = [word for name in "abcd" for word in ("--model", f"{name}.onnx")]
 
 
 @pytest.fixture(scope="module")
-def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+def four(tmp_path_factory: pytest.TempPathFactory) -> Sandbox:
     """Models a to d, of which b and c do not compile; everything but that is in the stage cache."""
     sandbox = Sandbox(tmp_path_factory.mktemp("four"))
-    sandbox.tools_by_model({name: ("compiler", "exit 1 x: error: no") for name in FAILS})
+    sandbox.tools_by_model(dict.fromkeys(FAILS, ("compiler", "exit 1 x: error: no")))
     for name in "abcd":
         sandbox.save(f"{name}.onnx")
     ended = sandbox.run(*MODELS, "--record", "all.jsonl")
     assert ended.code == 1, ended.output
-    yield sandbox
+    return sandbox
 
 
 def verdicts(sandbox: Sandbox) -> dict[str, str]:
@@ -37,7 +35,7 @@ def check(sandbox: Sandbox, *arguments: str, code: int, complete: bool = True, *
 
 
 def test_k_selects_and_only_the_selected_are_recorded(four: Sandbox) -> None:
-    check(four, *MODELS, "-k", "a or d", code=0, a="passed", d="passed")
+    check(four, *MODELS, "-k", "local/a or local/d", code=0, a="passed", d="passed")
 
 
 def test_k_that_selects_nothing_is_exit_code_5(four: Sandbox) -> None:
@@ -67,7 +65,7 @@ def test_maxfail_counts(four: Sandbox) -> None:
 
 
 def test_lf_runs_the_failed_ones(four: Sandbox) -> None:
-    four.run(*MODELS, "-k", "a or b or c")
+    four.run(*MODELS, "-k", "local/a or local/b or local/c")
     check(four, *MODELS, "--lf", code=1, b="regressed", c="regressed")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -155,16 +154,16 @@ def run_table(folder: Path, faults: dict[str, Fault], *arguments: str) -> Told:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
+def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
     """All faults in one run."""
-    yield run_table(tmp_path_factory.mktemp("told"), FAULTS)
+    return run_table(tmp_path_factory.mktemp("told"), FAULTS)
 
 
 @pytest.fixture(scope="module")
-def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
+def limited(tmp_path_factory: pytest.TempPathFactory) -> Told:
     """The faults that end at a limit."""
     folder = tmp_path_factory.mktemp("limited")
-    yield run_table(folder, LIMITED, "--compile-timeout", "3", "--memory-limit", "0.4")
+    return run_table(folder, LIMITED, "--compile-timeout", "3", "--memory-limit", "0.4")
 
 
 @pytest.mark.parametrize("name", FAULTS)
