@@ -199,6 +199,7 @@ def _row(result: StageResult, folder: Path) -> dict[str, Any]:
     return {
         "seconds": result.seconds,
         "peak_bytes": result.peak_bytes,
+        "confirmed": result.confirmed,
         "commands": [list(command) for command in result.commands],
         "log": os.path.relpath(result.log, folder) if result.log else None,
         "failure": failure
@@ -220,6 +221,7 @@ def _result(stage: Stage, row: Mapping[str, Any], folder: Path) -> StageResult:
         commands=tuple(tuple(command) for command in row["commands"]),
         log=folder / row["log"] if row["log"] else None,
         reused=True,
+        confirmed=row.get("confirmed", False),
         failure=failure
         and Failure(
             stage=Stage(failure["stage"]),

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from onnx_models import catalog, expectations
 from onnx_models.catalog import Model
 from onnx_models.devices import Device
-from onnx_models.expectations import Flaky, Known
+from onnx_models.expectations import Known
+from onnx_models.lists import Flaky
 from onnx_models.outcomes import Expectation, Stage
 
 

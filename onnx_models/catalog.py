@@ -128,6 +128,11 @@ class Model:
         return f"{self.collection}/{self.path}"
 
     @property
+    def data_identity(self) -> object:
+        """What tells the external data of a user's file from what lay there before; None without any."""
+        return self.source.get("external")
+
+    @property
     def shared_id(self) -> str:
         """The id under which inputs, reference and artifacts are kept."""
         return self.twin or self.id
@@ -187,19 +192,24 @@ def digest() -> str:
 
 def _toml_rows(file: Path) -> Iterable[Mapping[str, Any]]:
     try:
-        rows: list[Mapping[str, Any]] = tomllib.loads(file.read_text(encoding="utf-8"))["model"]
-    except (tomllib.TOMLDecodeError, KeyError) as error:
+        rows = tomllib.loads(file.read_text(encoding="utf-8"))["model"]
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError) as error:
         raise UsageError(f"{file}: not a catalogue ({error!r}): it needs [[model]] tables") from None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise UsageError(f"{file}: 'model' must be [[model]] tables, one per model")
     return rows
 
 
 def _jsonl_rows(file: Path) -> Iterable[Mapping[str, Any]]:
-    with file.open(encoding="utf-8") as lines:
+    with file.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             try:
-                yield json.loads(line)
-            except json.JSONDecodeError as error:
+                row = json.loads(line)
+            except ValueError as error:  # of the JSON or of the UTF-8
                 raise UsageError(f"{file}:{number}: not JSON ({error}): one record a line") from None
+            if not isinstance(row, dict):
+                raise UsageError(f"{file}:{number}: expected an object, found {type(row).__name__}")
+            yield row
 
 
 def _unique(models: tuple[Model, ...], file: Path) -> tuple[Model, ...]:
@@ -227,7 +237,10 @@ def _model(collection: str, row: Mapping[str, Any], file: Path) -> Model:
     values: dict[str, Any] = dict(row)
     values.update({key: tuple(row[key]) for key in _TUPLES if key in row})
     if "inputs" in row:
-        values["inputs"] = tuple(_fact(fact, where) for fact in row["inputs"])
+        facts = row["inputs"]
+        if not isinstance(facts, list) or not all(isinstance(fact, dict) for fact in facts):
+            raise UsageError(f"{where}: 'inputs' must be tables, one per input")
+        values["inputs"] = tuple(_fact(fact, where) for fact in facts)
     return Model(collection=collection, **values)
 
 

@@ -212,6 +212,7 @@ def _numbers(errors: Errors, policy: Policy, bounds: Tolerance) -> Numbers:
     needed = max(_ratio(errors.rmse, bounds.rmse), _ratio(errors.max_abs, bounds.worst))
     numbers = {
         "noise": policy.noise,
+        "noise_max": policy.noise_max,
         "ratio": _ratio(errors.rmse, policy.noise),
         "rmse": errors.rmse,
         "max_abs": errors.max_abs,
@@ -227,7 +228,13 @@ def _numbers(errors: Errors, policy: Policy, bounds: Tolerance) -> Numbers:
     }
     plain: Numbers = {key: _plain(value) for key, value in numbers.items()}
     worst = _worst(errors.worst, *errors.worst_values)
-    return plain | {"basis": policy.basis, "count": errors.count, "finite": errors.finite, "worst": worst}
+    return plain | {
+        "basis": policy.basis,
+        "samples": policy.samples,
+        "count": errors.count,
+        "finite": errors.finite,
+        "worst": worst,
+    }
 
 
 def _ratio(value: float, unit: float) -> float:

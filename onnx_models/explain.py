@@ -60,10 +60,8 @@ def _record(head: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[str]:
         yield f"note       {note}"
     for stage in row["stages"]:
         state = "ok" if stage["ok"] else "failed"
-        yield (
-            f"  {stage['stage']:<10} {state:<7} {stage['seconds']:>8.1f} s {stage['peak_bytes'] / 2**20:>8.0f} MiB"
-            f"{'  (reused)' if stage['reused'] else ''}"
-        )
+        megabytes, reused = stage["peak_bytes"] / 2**20, "  (reused)" if stage["reused"] else ""
+        yield f"  {stage['stage']:<10} {state:<7} {stage['seconds']:>8.1f} s {megabytes:>8.0f} MiB{reused}"
 
 
 def _verdict(row: Mapping[str, Any]) -> str:

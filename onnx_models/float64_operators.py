@@ -1,6 +1,6 @@
 """Operators for onnx's reference evaluator that are fast enough, or right, where its own are not (onnx 1.23).
 
-Its Conv, ConvTranspose and MaxPool take minutes on a real model. Its
+Its Conv, ConvTranspose and pooling take minutes on a real model. Its
 BatchNormalization of opsets 9 to 13 takes the statistics of the batch, its LRN
 is one channel off, its GlobalMaxPool reduces the channels too. All work at the
 precision of their operands.
@@ -127,6 +127,40 @@ class MaxPool(_MaxPool):
         return (result,)
 
 
+class AveragePool(OpRun):
+    """ONNX AveragePool without ceil_mode, whose edges the versions of ONNX define differently."""
+
+    op_domain = ""
+
+    def _run(
+        self,
+        x: Array,
+        auto_pad: str | None = None,
+        ceil_mode: int | None = None,
+        count_include_pad: int | None = None,
+        dilations: Sequence[int] | None = None,
+        kernel_shape: Sequence[int] | None = None,
+        pads: Sequence[int] | None = None,
+        strides: Sequence[int] | None = None,
+    ) -> tuple[Array]:
+        if ceil_mode:
+            raise NotImplementedError("AveragePool with ceil_mode")
+        kernel = tuple(kernel_shape or ())
+        steps, gaps = tuple(strides or (1,) * len(kernel)), tuple(dilations or (1,) * len(kernel))
+        spans = tuple((size - 1) * gap + 1 for size, gap in zip(kernel, gaps, strict=True))
+        edges = [(0, 0), (0, 0), *_padding(x.shape[2:], spans, steps, auto_pad, pads)]
+        inside = np.pad(
+            np.ones((1, 1, *x.shape[2:]), x.dtype), edges, constant_values=bool(count_include_pad)
+        )
+        padded = np.pad(x, edges)
+        out = _out(padded.shape[2:], spans, steps)
+        total, count = np.zeros((*x.shape[:2], *out), x.dtype), np.zeros((1, 1, *out), x.dtype)
+        for _, window in _windows(kernel, gaps, steps, out):
+            total += padded[(slice(None), slice(None), *window)]
+            count += inside[(slice(None), slice(None), *window)]
+        return (total / count,)
+
+
 class BatchNormalization(OpRun):
     """ONNX BatchNormalization at inference."""
 
@@ -175,7 +209,7 @@ class Identity(OpRun):
         return (x,)
 
 
-OPERATORS = [Conv, ConvTranspose, MaxPool, BatchNormalization, LRN, GlobalMaxPool, Identity]
+OPERATORS = [Conv, ConvTranspose, MaxPool, AveragePool, BatchNormalization, LRN, GlobalMaxPool, Identity]
 
 
 def _tap(weights: Array, at: tuple[int, ...]) -> Array:

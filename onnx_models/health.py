@@ -27,10 +27,10 @@ def broken_host(rows: Iterable[Mapping[str, Any]], *, share: float = SHARE) -> s
     tried = [row for row in rows if row["verdict"] != Verdict.SKIPPED.value]
     causes: Counter[str] = Counter()
     for row in tried:
-        if row["verdict"] == Verdict.ERROR.value and row["stage"] in (
-            Stage.FETCH.value,
-            Stage.REFERENCE.value,
-        ):
+        # An unhealthy reference is the model's own; without a kind, the suite itself failed later.
+        ours = row["kind"] not in (None, Kind.REFERENCE_UNHEALTHY.value)
+        early = row["stage"] in (Stage.FETCH.value, Stage.REFERENCE.value)
+        if row["verdict"] == Verdict.ERROR.value and ours and early:
             causes[f"failed in {row['stage']}"] += 1
         elif row["kind"] == Kind.INFRASTRUCTURE.value:
             causes[f"failed as {row.get('signature') or row['message']}"] += 1

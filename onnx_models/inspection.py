@@ -34,7 +34,7 @@ class ModelInfo:
         operators: how often each operator occurs, subgraphs and functions included;
             those of other domains as `domain::Name`.
         bytes: of the file and its external data together.
-        external: whether weights lie outside the file.
+        external_files: the files with weights, relative to the model's folder; sorted.
         sha256: of the model file alone.
     """
 
@@ -44,7 +44,7 @@ class ModelInfo:
     opsets: Mapping[str, int]
     operators: Mapping[str, int]
     bytes: int
-    external: bool
+    external_files: tuple[str, ...]
     sha256: str
     producer: str = ""
 
@@ -52,13 +52,23 @@ class ModelInfo:
         """Plain data for `reference.json`."""
         ports = {key: [_port_row(port) for port in getattr(self, key)] for key in ("inputs", "outputs")}
         plain = {key: getattr(self, key) for key in self.__slots__ if key not in ports}
-        return plain | {"opsets": dict(self.opsets), "operators": dict(self.operators)} | ports
+        return (
+            plain
+            | {"opsets": dict(self.opsets), "operators": dict(self.operators)}
+            | {"external_files": list(self.external_files)}
+            | ports
+        )
+
+    @property
+    def external(self) -> bool:
+        """Whether weights lie outside the file."""
+        return bool(self.external_files)
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> ModelInfo:
         """The inverse of `to_json`."""
         ports = {key: tuple(_port(port) for port in row[key]) for key in ("inputs", "outputs")}
-        return cls(**{**row, **ports})
+        return cls(**{**row, **ports, "external_files": tuple(row["external_files"])})
 
 
 _seen: dict[tuple[str, int, int], ModelInfo] = {}

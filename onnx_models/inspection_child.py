@@ -23,7 +23,8 @@ def describe(model_file: Path) -> dict[str, Any]:
     try:
         model = _parse(model_file)
         external = [t for t in model_tensors(model) if t.data_location == onnx.TensorProto.EXTERNAL]
-        size = model_file.stat().st_size + _external_bytes(external, model_file.parent)
+        beside = sorted({_location(tensor) for tensor in external})
+        size = model_file.stat().st_size + _external_bytes(beside, model_file.parent)
     except _Refused as error:
         return {"error": str(error)}
     initializers = {t.name for t in model.graph.initializer}
@@ -35,7 +36,7 @@ def describe(model_file: Path) -> dict[str, Any]:
         "opsets": {entry.domain or "ai.onnx": entry.version for entry in model.opset_import},
         "operators": dict(sorted(Counter(_operator(node) for node in _all_nodes(model)).items())),
         "bytes": size,
-        "external": bool(external),
+        "external_files": beside,
         "sha256": _sha256(model_file),
         "producer": f"{model.producer_name} {model.producer_version}".strip(),
     }
@@ -59,10 +60,10 @@ def _sha256(file: Path) -> str:
     return total.hexdigest()
 
 
-def _external_bytes(tensors: Iterable[onnx.TensorProto], folder: Path) -> int:
+def _external_bytes(locations: Iterable[str], folder: Path) -> int:
     """Size of the external files, each of which must exist inside the model's own folder."""
     home, total = folder.resolve(), 0
-    for location in sorted({_location(tensor) for tensor in tensors}):
+    for location in locations:
         file = folder / location
         absolute = PurePosixPath(location).is_absolute() or PureWindowsPath(location).is_absolute()
         if not location or absolute or not file.resolve().is_relative_to(home):

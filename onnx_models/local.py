@@ -26,7 +26,7 @@ def models(
     Args:
         files: ONNX files; two of the same name get their folders' names in front.
         dims: symbol to size.
-        shapes: input to sizes joined by 'x'; a scalar's is empty or `scalar`.
+        shapes: input to sizes joined by 'x', or the word `scalar`.
         files_in: input to the .npy file that feeds it.
 
     Raises:
@@ -43,6 +43,12 @@ def models(
         _model(file, path, info, sizes, facts, arrays)
         for file, path, info in zip(files, _paths(files), infos, strict=True)
     )
+
+
+def _beside(file: Path, info: ModelInfo) -> Mapping[str, object]:
+    """Size and time of each file of external data: too large to be hashed at every start."""
+    found = {name: (file.parent / name).stat() for name in info.external_files}
+    return {"external": {name: [s.st_size, s.st_mtime_ns] for name, s in found.items()}} if found else {}
 
 
 def _paths(files: Sequence[Path]) -> list[str]:
@@ -111,7 +117,7 @@ def _model(
     model = Model(
         collection="local",
         path=path,
-        source={"type": "local", "path": str(file.absolute())},
+        source={"type": "local", "path": str(file.absolute()), **_beside(file, info)},
         bytes=info.bytes,
         external_data=info.external,
         inputs=tuple(facts),

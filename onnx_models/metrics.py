@@ -132,7 +132,7 @@ class _Sums:
 
     def errors(self, shape: tuple[int, ...], ulps: Array) -> Errors:
         finite = max(self.finite, 1)
-        # Squares of float64 beyond 1e154 overflow; the rmse is then Inf, which no bound admits, unless all is equal.
+        # Squares beyond 1e308 overflow; the rmse is then Inf, which no bound admits, unless all is equal.
         if self.max_abs == 0.0:
             self.square = 0.0
         norm = math.sqrt(self.expected_square) * math.sqrt(self.found_square)

@@ -38,7 +38,7 @@ class Measured:
     """What the child processes found out of one output.
 
     Attributes:
-        dtype, scale, largest: of the output at its own precision.
+        dtype, count, scale, largest: of the output at its own precision.
         rule, params, origin: how its elements are to be judged, and why.
         optimisation: with all graph optimisation against none.
         float64: at its own precision against float64; None where that is no safe oracle.
@@ -46,6 +46,7 @@ class Measured:
     """
 
     dtype: str
+    count: int
     scale: float
     largest: float
     rule: Rule = "values"
@@ -76,6 +77,7 @@ def choose(measured: Measured) -> Policy:
         basis=plain.basis,
         noise=plain.noise,
         noise_max=plain.noise_max,
+        samples=plain.samples,
         params=measured.params,
         origin=measured.origin,
     )
@@ -86,9 +88,14 @@ def _by_best_basis(measured: Measured) -> Policy:
     healthy = tolerance.health_bounds(measured.dtype, measured.scale, measured.largest)
     precise, optimisation = measured.float64, measured.optimisation
     if precise is not None and not precise.structure:
-        return Policy(basis="float64", noise=precise.rmse, noise_max=precise.worst)
+        return Policy(basis="float64", noise=precise.rmse, noise_max=precise.worst, samples=measured.count)
     if optimisation is not None and optimisation.rmse > 0 and is_within(optimisation, healthy):
-        return Policy(basis="optimisation", noise=optimisation.rmse, noise_max=optimisation.worst)
+        return Policy(
+            basis="optimisation",
+            noise=optimisation.rmse,
+            noise_max=optimisation.worst,
+            samples=measured.count,
+        )
     if measured.exact_graph:
         return Policy(basis="ulp")
     return default

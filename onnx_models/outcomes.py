@@ -98,7 +98,8 @@ class StageResult:
     """One finished stage. `seconds` is wall time, `peak_bytes` the resident peak of the process tree.
 
     `reused` says that the result comes from the stage cache: the seconds and
-    bytes are then those of the run that made it. `commands` are the argument
+    bytes are then those of the run that made it. `confirmed` says that it comes
+    from a second try, which gave the same or was to be believed. `commands` are the argument
     lists that were run, one per input set in the run stage.
     """
 
@@ -108,6 +109,7 @@ class StageResult:
     commands: tuple[tuple[str, ...], ...] = ()
     log: Path | None = None
     reused: bool = False
+    confirmed: bool = False
     failure: Failure | None = None
 
 

@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import importlib.metadata
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,9 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from onnx_models import noise
+from onnx_models import datasets, noise
 from onnx_models.catalog import Model
+from onnx_models.inputs import UnsupportedInput
 from onnx_models.inspection import ModelFileError, ModelInfo, inspect, refuse_obvious, run_child
 from onnx_models.noise import Difference, Measured
 from onnx_models.outcomes import Failure, Kind, Stage, SuiteError, UsageError
@@ -35,6 +37,7 @@ from onnx_models.reference_data import (
 from onnx_models.tensors import TensorFile
 
 __all__ = [
+    "Draw",
     "ModelFileError",
     "ModelInfo",
     "Reference",
@@ -45,11 +48,14 @@ __all__ = [
     "make_reference",
 ]
 
-ALGORITHM = 3
+ALGORITHM = 6
 """Raised whenever the same model and facts would give another reference: older ones are then made again."""
 
 TIMEOUT = 900.0
 """Seconds for onnxruntime on one model, all sets."""
+
+STORED = "stored"
+"""Folder of a model's stored data sets, below the model's own."""
 
 FLOAT64_SECONDS = 60.0
 """Budget of the float64 evaluation."""
@@ -62,11 +68,31 @@ FLOAT64_MODEL_BYTES = 400_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Draw:
+    """Which input sets a reference has.
+
+    Attributes:
+        inputs: `stored` takes the model's stored data sets, `seeded` draws them, `all` does both;
+            `default` takes the stored ones where there are any and draws otherwise.
+        seeds: how many sets are drawn.
+        cache: where fetched archives of stored sets are kept; None forbids stored sets.
+        offline: whether nothing may be fetched.
+    """
+
+    inputs: str = "default"
+    seeds: int = 1
+    cache: Path | None = None
+    offline: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Request:
     model: Model
     file: Path
     folder: Path
-    sets: int
+    draw: Draw
+    stored: bool
+    notes: tuple[str, ...]
     timeout: float
     memory_limit: int | None
     key: str
@@ -77,7 +103,7 @@ def make_reference(
     model_file: Path,
     folder: Path,
     *,
-    sets: int = 1,
+    draw: Draw | None = None,
     timeout: float = TIMEOUT,
     memory_limit: int | None = None,
     reuse: bool = True,
@@ -91,7 +117,7 @@ def make_reference(
         model: facts of inputs, dims, session and comparison.
         model_file: the file of the model.
         folder: the model's folder below the artifacts.
-        sets: number of seeded input sets.
+        draw: which input sets; one seeded set when not given.
         timeout: seconds for each child process.
         memory_limit: bytes of resident memory of a child process.
         reuse: whether an intact reference with the same key is taken as it is.
@@ -106,14 +132,18 @@ def make_reference(
         refuse_obvious(model_file)
     except ModelFileError as error:
         return _failed("", str(error))
+    draw = draw or Draw()
+    stored, notes = _stored_data(model, folder, draw)
     request = _Request(
         model=model,
         file=model_file,
         folder=folder,
-        sets=sets,
+        draw=draw,
+        stored=stored,
+        notes=notes,
         timeout=timeout,
         memory_limit=memory_limit,
-        key=reference_key(model, model_file, sets),
+        key=reference_key(model, model_file, draw, stored=stored),
     )
     try:
         with FileLock(folder / ".reference.lock").acquire(timeout=2 * timeout):
@@ -130,7 +160,20 @@ def make_reference(
         ) from None
 
 
-def reference_key(model: Model, model_file: Path, sets: int) -> str:
+def _stored_data(model: Model, folder: Path, draw: Draw) -> tuple[bool, tuple[str, ...]]:
+    """Whether the model's stored sets are here, unpacked; and a note when they should be and are not."""
+    if not model.test_data or draw.inputs == "seeded" or draw.cache is None:
+        return False, ()
+    try:
+        datasets.obtain(model, folder / STORED / "archive", cache=draw.cache, offline=draw.offline)
+    except SuiteError as error:
+        if draw.inputs != "default":
+            raise
+        return False, (f"seeded inputs, because the stored ones cannot be had: {error}".splitlines()[0],)
+    return True, ()
+
+
+def reference_key(model: Model, model_file: Path, draw: Draw, *, stored: bool = False) -> str:
     """sha256 over all that a reference depends on; a user's .npy by its content.
 
     Raises:
@@ -139,11 +182,13 @@ def reference_key(model: Model, model_file: Path, sets: int) -> str:
     parts = {
         "algorithm": ALGORITHM,
         "file": model.sha256 or file_sha256(model_file),
+        "external": model.data_identity,
         "facts": _facts(model),
         "contents": [
             _content(fact.name, fact.params["path"]) for fact in model.inputs if fact.kind == "file"
         ],
-        "sets": sets,
+        "sets": draw.seeds,
+        "stored": [draw.inputs, dict(model.test_data)] if stored else None,
         "versions": {name: importlib.metadata.version(name) for name in ("onnxruntime", "onnx", "numpy")},
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -174,8 +219,23 @@ def _make(request: _Request) -> Reference:
         "model": str(request.file.absolute()),
         "folder": str(request.folder.absolute()),
         "facts": _facts(request.model),
-        "sets": request.sets,
+        "sets": request.draw.seeds,
+        "stored": [],
     }
+    notes = request.notes
+    if request.stored:
+        try:
+            sets, more = _stored_sets(request)
+        except ModelFileError as error:
+            return _failed(request.key, str(error))
+        except UnsupportedInput as error:
+            return _failed(request.key, str(error), kind=Kind.UNSUPPORTED_INPUT)
+        notes += more
+        question["stored"] = [_stored_row(each) for each in sets]
+        if sets and request.draw.inputs != "all":
+            question["sets"] = 0
+        if not sets and request.draw.inputs == "stored":
+            return _failed(request.key, f"no stored set can be used: {'; '.join(notes) or 'there is none'}")
     answer, peak = _ask("reference_child", question, request, request.timeout, request.memory_limit)
     if isinstance(answer, Failure):
         return Reference(key=request.key, failure=answer, peak_bytes=peak)
@@ -188,7 +248,29 @@ def _make(request: _Request) -> Reference:
         return dataclasses.replace(failed, info=info, peak_bytes=peak)
     assert info is not None
     precise, float64 = _float64(question, answer, info, request)
-    return dataclasses.replace(_judged(request, answer, precise, float64), info=info, peak_bytes=peak)
+    judged = _judged(request, answer, precise, float64)
+    return dataclasses.replace(judged, info=info, peak_bytes=peak, notes=(*notes, *judged.notes))
+
+
+def _stored_sets(request: _Request) -> tuple[tuple[datasets.ConvertedSet, ...], tuple[str, ...]]:
+    assert request.draw.cache is not None
+    info = inspect(request.file, scratch=request.folder, memory_limit=request.memory_limit)
+    sets, notes = datasets.stored_sets(
+        request.model,
+        request.folder / STORED,
+        cache=request.draw.cache,
+        inputs=info.inputs,
+        outputs=info.outputs,
+        offline=request.draw.offline,
+    )
+    return sets, (*notes, *(f"{each.name}: {note}" for each in sets for note in each.notes))
+
+
+def _stored_row(each: datasets.ConvertedSet) -> dict[str, Any]:
+    def rows(tensors: Sequence[TensorFile]) -> list[dict[str, Any]]:
+        return [{**dataclasses.asdict(t), "path": str(t.path.absolute())} for t in tensors]
+
+    return {"name": each.name, "inputs": rows(each.inputs), "outputs": rows(each.outputs)}
 
 
 def _failed(key: str, message: str, *, kind: Kind = Kind.ERROR, detail: str = "") -> Reference:
@@ -229,9 +311,9 @@ def _float64(
     question: Mapping[str, Any], answer: Mapping[str, Any], info: ModelInfo, request: _Request
 ) -> tuple[Sequence[Sequence[Mapping[str, Any] | None]] | None, str]:
     """Per set and output, the float64 evaluation's row; None, and why, where there is none."""
-    floats = any(row["largest"] for each in answer["sets"] for row in each["outputs"])
-    if not floats:
-        return None, "no output of floats"
+    rows = [row for each in answer["sets"] for row in each["outputs"] if row["largest"]]
+    if all(row["rule"]["exact_graph"] for row in rows):
+        return None, "no output that accumulates rounding errors"
     if info.bytes > FLOAT64_MODEL_BYTES:
         return None, f"the model has more than {FLOAT64_MODEL_BYTES} bytes"
     if foreign := next((name for name in info.operators if "::" in name), None):
@@ -275,15 +357,25 @@ def _judged(
         key=request.key,
         failure=failure,
         sets=tuple(sets),
-        notes=tuple(answer["notes"]),
+        notes=(*answer["notes"], *_odd_values(rows)),
         vacuous=vacuous,
         health=_health(answer, float64),
     )
 
 
+def _odd_values(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Notes on outputs that are not all numbers; the inputs are finite."""
+    return [
+        f"the reference's output {row['name']!r} holds {row['nan']} NaN and {row['inf']} Inf"
+        for row in rows
+        if row.get("nan") or row.get("inf")
+    ]
+
+
 def _measured(row: Mapping[str, Any], wide: Mapping[str, Any] | None) -> Measured:
     return Measured(
         dtype=row["dtype"],
+        count=math.prod(row["shape"]),
         scale=row["scale"],
         largest=row["largest"],
         rule=row["rule"]["rule"],
@@ -324,6 +416,8 @@ def _health(answer: Mapping[str, Any], float64: str) -> dict[str, Any]:
             key: row[key] for key in ("name", "scale", "largest", "nan", "inf", "subnormal") if key in row
         }
         changes = {key: found[index] for key, found in answer["probes"].items() if found is not None}
+        if "stored" in row:
+            kept["stored"] = row["stored"]
         outputs.append(
             kept | {"repeat": row["repeat"], "optimisation": row.get("optimisation"), "probes": changes}
         )

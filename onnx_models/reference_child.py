@@ -25,10 +25,13 @@ from onnx_models.inspection import ModelInfo
 from onnx_models.inspection_child import describe
 from onnx_models.outcomes import Kind, SuiteError, UsageError
 from onnx_models.semantics import OutputRule
-from onnx_models.tensors import Array
+from onnx_models.tensors import Array, TensorFile
 
 PROBE_SET = 1_000_003
 """Number of the input set that only the vacuity check draws."""
+
+STORED_AGREES = 1e-3
+"""Stored outputs are noted as different beyond this share of the scale: the zoo's own rtol."""
 
 DRAWN = frozenset({"uniform", "normal", "ids", "distances", "default"})
 """Kinds of input that another set index changes."""
@@ -64,19 +67,22 @@ class _Maker:
             raise SuiteError(f"{self.model.id}: the model has no outputs: there is nothing to compare")
         self.sets = int(request["sets"])
         self.plans = [inputs.plan(self.model, info.inputs, set_index=index) for index in range(self.sets)]
+        self.stored = request.get("stored", [])
         self.options, self.notes = ort.session_options(self.model.session, info.operators)
         self.rules = self._rules()
 
     def make(self) -> dict[str, Any]:
         runner = ort.Runner(self.file, self.options)
-        made = [self._first_run(runner, index, plan) for index, plan in enumerate(self.plans)]
+        made = [self._stored_run(runner, row, again=not k) for k, row in enumerate(self.stored)]
+        for index, plan in enumerate(self.plans):
+            made.append(self._first_run(runner, f"seeded-{index}", _generate(plan), again=not made))
         other_inputs = self._other_inputs(runner, made[0][1])
         del runner
         self._other_optimisation(made)
         weights = self._rounded_weights(*made[0])
         return {
             "sets": [row for _, _, row in made],
-            "notes": [*self.plans[0].notes, *self.notes],
+            "notes": [*(self.plans[0].notes if self.plans else ()), *self.notes],
             "options": self.options,
             "probes": {"inputs": other_inputs, "weights": weights},
         }
@@ -86,21 +92,43 @@ class _Maker:
         return semantics.rules(skeleton, self.model.compare)
 
     def _first_run(
-        self, runner: ort.Runner, index: int, plan: Plan
+        self, runner: ort.Runner, name: str, feeds: dict[str, Array], *, again: bool
     ) -> tuple[dict[str, Array], list[Array], dict[str, Any]]:
-        name = f"seeded-{index}"
-        feeds = _generate(plan)
+        """Run a set, and the first one twice; write its tensors."""
         outputs = runner.run(feeds)
-        again = runner.run(feeds) if index == 0 else outputs
+        repeated = runner.run(feeds) if again else outputs
         rows = _write(zip(runner.outputs, outputs, strict=True), self.folder, f"reference/{name}")
-        for row, output, second in zip(rows, outputs, again, strict=True):
+        for row, output, second in zip(rows, outputs, repeated, strict=True):
             row |= _health(output) | {"rule": self.rules[row["name"]].to_json()}
             row["repeat"] = metrics.difference(output, second)
         fed = _write(feeds.items(), self.folder, f"inputs/{name}")
         return feeds, outputs, {"name": name, "inputs": fed, "outputs": rows}
 
+    def _stored_run(
+        self, runner: ort.Runner, stored: Mapping[str, Any], *, again: bool
+    ) -> tuple[dict[str, Array], list[Array], dict[str, Any]]:
+        """Run a stored set; how far its stored outputs lie from these is the reference's health."""
+        arrays = [_stored(row) for row in stored["inputs"]]
+        feeds = {port.name: array for port, array in zip(self.info.inputs, arrays, strict=True)}
+        fed, outputs, made = self._first_run(runner, stored["name"], feeds, again=again)
+        for row, output, kept in zip(made["outputs"], outputs, stored["outputs"], strict=False):
+            row["stored"] = metrics.difference(output, _stored(kept))
+            if row["stored"]["structure"] or (row["stored"]["different"] and row["dtype"] != "string"):
+                self._note_stored(stored["name"], row)
+        return fed, outputs, made
+
+    def _note_stored(self, name: str, row: Mapping[str, Any]) -> None:
+        found = row["stored"]
+        far = "another shape or other places of NaN" if found["structure"] else f"rmse {found['rmse']:.3g}"
+        if found["structure"] or not row["scale"] or found["rmse"] > STORED_AGREES * row["scale"]:
+            self.notes.append(f"{name}: output {row['name']!r} is not onnxruntime's today: {far}")
+
     def _other_inputs(self, runner: ort.Runner, outputs: Sequence[Array]) -> list[dict[str, Any]] | None:
-        other = inputs.plan(self.model, self.info.inputs, set_index=PROBE_SET)
+        try:
+            other = inputs.plan(self.model, self.info.inputs, set_index=PROBE_SET)
+        except UsageError as error:
+            self.notes.append(f"vacuity: no other input set can be drawn: {error}")
+            return None
         if not any(planned.kind in DRAWN and 0 not in planned.shape for planned in other.inputs):
             return None
         try:
@@ -173,6 +201,11 @@ class _Maker:
         except (ort.Refusal, ValueError) as error:
             self.notes.append(f"vacuity: weights are not varied: {str(error).splitlines()[0]}")
             return None
+
+
+def _stored(row: Mapping[str, Any]) -> Array:
+    file = TensorFile(name=row["name"], dtype=row["dtype"], shape=tuple(row["shape"]), path=Path(row["path"]))
+    return tensors.read(file)
 
 
 def _model(row: Mapping[str, Any]) -> Model:

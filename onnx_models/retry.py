@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from onnx_models.expectations import Flaky
+from onnx_models.lists import Flaky
 from onnx_models.outcomes import (
     Expectation,
     Failure,
@@ -47,15 +47,17 @@ def confirm(
 
     Results that differ make the case flaky, and green only where the list says
     so. A timeout or exhausted memory is tried again alone, and then only what
-    happened alone counts.
+    happened alone counts. What the stage cache holds of such a second try is not
+    run a third time.
     """
     tries, outcome, counted = [first.failure], first, [first.failure]
     for _ in range(retries):
         judgement = judged(outcome.failure)
-        if judgement.green or judgement.verdict is Verdict.ERROR:
+        start = _start(outcome.failure, expectation)
+        if judgement.green or judgement.verdict is Verdict.ERROR or _confirmed(outcome, start):
             break
         limited = outcome.failure is not None and outcome.failure.kind in LIMITED
-        outcome = again(_start(outcome.failure, expectation), limited)
+        outcome = again(start, limited)
         tries.append(outcome.failure)
         counted = [outcome.failure] if limited and len(tries) == 2 else [*counted, outcome.failure]
         if len({_what(each) for each in counted}) > 1:
@@ -79,6 +81,12 @@ def _start(failure: Failure | None, expectation: Expectation | None) -> Stage:
         Stage.IMPORT if failure is not None and failure.stage.order <= Stage.IMPORT.order else Stage.COMPILE
     )
     return min(max(earliest, first, key=lambda s: s.order), Stage.RUN, key=lambda s: s.order)
+
+
+def _confirmed(outcome: Outcome, start: Stage) -> bool:
+    """Whether all that would run again comes from the cache, and was tried again when it was made."""
+    tools = [r for r in outcome.stages if start.order <= r.stage.order < Stage.COMPARE.order]
+    return bool(tools) and all(result.reused and result.confirmed for result in tools)
 
 
 def _what(failure: Failure | None) -> object:

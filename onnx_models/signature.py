@@ -134,15 +134,30 @@ def _error(lines: Sequence[str], message: str) -> tuple[str, str]:
     own = [line for line in errors if _TRANSLATION not in line]
     if own and len(own) < len(errors):
         return "executable-targets", min(normalise(line) for line in own)
-    return "", normalise(explanation(lines) or message or next(filter(None, reversed(lines)), "no output"))
+    found = _whole(explanation(lines), lines) or message
+    return "", normalise(found or next(filter(None, reversed(lines)), "no output"))
 
 
-_FRAME = re.compile(r"^\s*#?\s*\d+\s+(?:0x[0-9a-fA-F]+\s+)?(?P<what>\S.*)$")
+def _whole(explained: str, lines: Sequence[str]) -> str:
+    """The line that was cut at a length, in full: where it is cut depends on what stands before."""
+    if not explained.endswith("…"):
+        return explained
+    part = explained[-60:-1]
+    return next((line for line in map(_collapsed, lines) if part in line), explained)
+
+
+def _collapsed(line: str) -> str:
+    return " ".join(line.split())
+
+
+_FRAME = re.compile(r"#\s*\d+\s+0x[0-9a-fA-F]+\s+(?P<what>\S.*)$")
+_MODULE = re.compile(r"\s*\((?:[^\s()]*/)?(?P<module>[^\s()/]+)\+(?P<offset>0x[0-9a-fA-F]+)\)$")
+_SOURCE = re.compile(r"\s+\S+:\d+(?::\d+)?$")
+# The signal handler, and the C library's own ends of a stack.
 _HANDLER = re.compile(
-    r"PrintStackTrace|SignalHandler|__restore_rt|\b(?:g?raise|abort|gsignal|pthread_kill)\b|"
-    r"libc\.so|libpthread|linux-vdso|ld-linux"
+    r"PrintStackTrace|SignalHandler|__restore_rt|__assert|\b(?:g?raise|abort|gsignal|_start|call_init)\b|"
+    r"pthread_|__futex|__libc_|std::condition_variable|\(\S*(?:libc|libpthread|linux-vdso|ld-linux)[.-]"
 )
-_PLACE = re.compile(r"\(?(?P<file>[^\s()]*/)?(?P<module>[^\s()/]+)\+(?P<offset>0x[0-9a-fA-F]+)\)?")
 
 
 def stack(lines: Sequence[str]) -> tuple[str, ...]:
@@ -153,17 +168,19 @@ def stack(lines: Sequence[str]) -> tuple[str, ...]:
     """
     functions: list[str] = []
     places: list[str] = []
-    start = next((k for k, line in enumerate(lines) if re.match(r"\s*(#?\s*0\s|Stack dump)", line)), None)
-    for line in lines[start:] if start is not None else ():
-        found = _FRAME.match(line)
-        if not found or _HANDLER.search(line):
+    for line in lines:
+        found = _FRAME.search(line)
+        if not found or _HANDLER.search(found["what"]):
             continue
-        place = _PLACE.search(found["what"])
-        function = _PLACE.sub("", found["what"]).strip() if place else ""
-        if function:
-            functions.append(re.sub(r"\(.*|<.*", "", function))
-        elif place:
-            places.append(f"{place['module']}+{place['offset']}")
+        module = _MODULE.search(found["what"])
+        function = _SOURCE.sub("", _MODULE.sub("", found["what"])).replace(
+            "(anonymous namespace)", "anonymous"
+        )
+        name = re.sub(r"[(<].*", "", function).strip()
+        if name:
+            functions.append(name)
+        elif module:
+            places.append(f"{module['module']}+{module['offset']}")
     return tuple((functions or places)[:FRAMES])
 
 
@@ -217,7 +234,7 @@ def _load(file: Path) -> tuple[tuple[_Rule, ...], frozenset[str]]:
         rows = tomllib.loads(file.read_text(encoding="utf-8"))
         rules = tuple(_rule(row) for row in rows["rule"])
         attributes = frozenset(rows["attributes"])
-    except (OSError, tomllib.TOMLDecodeError, KeyError, ValueError, re.error) as error:
+    except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError, ValueError, re.error) as error:
         raise UsageError(f"{file}: not a rule file ({error!r}): see the comment at its top") from None
     names = [rule.name for rule in rules]
     twice = next((name for name in names if names.count(name) > 1), None)

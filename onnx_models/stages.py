@@ -163,7 +163,9 @@ def _importing(case: Case, model_file: Path, settings: Settings) -> Step:
         logs=(folder.log(Stage.IMPORT),),
         products=(folder.mlir, folder.parameters) if keeps_parameters_apart(model) else (folder.mlir,),
         cache=folder.toolchain,
-        key=artifacts.stage_key(model.sha256 or file_sha256(model_file), importer.key, flags),
+        key=artifacts.stage_key(
+            model.sha256 or file_sha256(model_file), model.data_identity, importer.key, flags
+        ),
         timeout=settings.timeout(case, Stage.IMPORT),
     )
 
@@ -214,6 +216,7 @@ def _execute(step: Step, folder: CaseFolder, settings: Settings) -> StageResult:
         try:
             with machine.shared(settings.artifacts, alone=settings.alone):
                 result = _signed(_start(step, folder, settings))
+            result = replace(result, confirmed=settings.again is not None)
         except BaseException:
             artifacts.discard(step.products)
             raise

@@ -42,6 +42,13 @@ ULP_FLOOR = 2.0
 WORST_FACTOR = 4.0
 """How much further than the rmse bound's own terms the largest single error may go."""
 
+FEW_SAMPLES = 15.0
+"""A noise seen on n elements may be too small by luck: it is taken 1 + FEW_SAMPLES / n**2 times.
+
+That follows the 95 % bound sqrt(n / chi2(0.05, n)) of a standard deviation: 16, 4.4, 2.9, 2.4 for
+n = 1 to 4.
+"""
+
 DEFAULT_NOISE: Mapping[str, float] = MappingProxyType(
     {"float64": 1e-12, "float32": 1e-5, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 )
@@ -66,6 +73,7 @@ class Policy:
         basis: where the noise comes from.
         noise: the reference's own error, as rmse, in the output's units.
         noise_max: the largest single difference behind `noise`.
+        samples: how many elements `noise` was seen on, 0 where it was not measured.
         params: of the rule: `step` of a quantized output, `axis` of indices, `group` of rows.
         origin: why this rule: the producing operator, or "catalogue".
     """
@@ -74,6 +82,7 @@ class Policy:
     basis: Basis = "default"
     noise: float = 0.0
     noise_max: float = 0.0
+    samples: int = 0
     params: Mapping[str, Any] = field(default_factory=dict)
     origin: str = "element type"
 
@@ -119,6 +128,7 @@ def health_bounds(dtype: str, scale: float, largest: float) -> Tolerance:
 def tolerance(policy: Policy, dtype: str, scale: float, largest: float) -> Tolerance:
     """Bounds of an output with this noise, type, rms `scale` and `largest` magnitude."""
     eps, tiny = EPS[dtype], TINY.get(dtype, 0.0)
-    rmse = NOISE_FACTOR * policy.noise + ULP_FLOOR * eps * scale + tiny
-    worst = WORST_FACTOR * (NOISE_FACTOR * policy.noise_max + ULP_FLOOR * eps * largest) + tiny
+    factor = NOISE_FACTOR * (1 + FEW_SAMPLES / policy.samples**2 if policy.samples else 1.0)
+    rmse = factor * policy.noise + ULP_FLOOR * eps * scale + tiny
+    worst = WORST_FACTOR * (factor * policy.noise_max + ULP_FLOOR * eps * largest) + tiny
     return Tolerance(rmse=rmse, worst=worst)

@@ -215,7 +215,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 _FORMS = (
     re.compile(r"(?:^|[\s:])(?:fatal )?error: "),
     re.compile(r"Assertion [`'].*failed|LLVM ERROR|terminate called after"),
-    re.compile(r"^\S*\.(?:c|cc|cpp|h):\d+: [A-Z_]+; "),
+    re.compile(r"^(?:<vm>|\S*\.(?:c|cc|cpp|h)):\d+: [A-Z_]+; "),
     re.compile(r"FLAGS ERROR|^ERROR\b"),
 )
 

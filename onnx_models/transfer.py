@@ -19,14 +19,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-import httpx2
 import huggingface_hub
-from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
 from onnx_models.outcomes import SuiteError
 from onnx_models.store import StoreError, describe, size_text
+
+if TYPE_CHECKING:
+    import httpx2  # at run time only where something is downloaded: it is a tenth of the start of pytest
 
 Progress = Callable[[int], None]
 """Called with the bytes that are on disk so far."""
@@ -115,6 +116,9 @@ def download(
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
     """Errors of the HTTP client as Refused or Broken."""
+    import httpx2
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
     try:
         yield
     except HfHubHTTPError as error:
@@ -146,6 +150,8 @@ def status_error(response: httpx2.Response) -> Refused | Broken:
 
 
 def _attempt(address: Address, part: Path, *, size: int, patience: Patience, progress: Progress) -> None:
+    import httpx2
+
     offset = _size(part)
     if size and offset >= size:
         return  # complete: the check of its hash decides

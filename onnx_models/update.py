@@ -14,11 +14,12 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from onnx_models import catalog, conditions, devices, expectations
+from onnx_models import catalog, conditions, devices, expectations, lists
 from onnx_models.artifacts import write_atomic
 from onnx_models.conditions import Circumstances
 from onnx_models.entries import Entries
-from onnx_models.expectations import EXPECTATIONS, SHIPPED, Known, Layer
+from onnx_models.expectations import EXPECTATIONS, SHIPPED, Known
+from onnx_models.lists import Layer
 from onnx_models.outcomes import Expectation, Failure, Kind, Stage, UsageError, Verdict, propose
 
 Run = tuple[Mapping[str, Any], Sequence[Mapping[str, Any]], bool]
@@ -114,8 +115,10 @@ def _in_repository(file: Path) -> str:
 
 
 def _completed(row: Mapping[str, Any]) -> bool:
-    known = row["collection"] in catalog.collections()
-    return known and row["verdict"] in _COMPLETED and row["kind"] != Kind.INFRASTRUCTURE.value
+    if row["collection"] not in catalog.collections() or row["kind"] == Kind.INFRASTRUCTURE.value:
+        return False
+    # An unhealthy reference is an error of nobody's: the model has none, today and tomorrow.
+    return row["verdict"] in _COMPLETED or row["kind"] == Kind.REFERENCE_UNHEALTHY.value
 
 
 def _key(head: Mapping[str, Any], row: Mapping[str, Any]) -> tuple[str, str]:
@@ -195,7 +198,7 @@ class _Desk:
     def _layer(self, file: Path) -> Layer:
         text = self.text(file)
         if file not in self.layers or self.layers[file][0] != text:
-            self.layers[file] = text, expectations.parse(file, text, today=self.today)
+            self.layers[file] = text, lists.parse(file, text, today=self.today)
         return self.layers[file][1]
 
     def edit(self, file: Path, change: Callable[[Entries], None]) -> None:
@@ -220,25 +223,21 @@ class _Edit:
 
     def __init__(self, desk: _Desk, target: Path, here: Circumstances, last: Stage) -> None:
         self.desk, self.target, self.here, self.last = desk, target, here, last
-        layers = desk.known(here, target).layers
-        stated = [layer.release for layer in layers if layer.release]
+        # As it was before this run: no case's edits concern another's.
+        self.known = desk.known(here, target)
+        stated = [layer.release for layer in self.known.layers if layer.release]
         self.stated = max(stated, default=None)
         self.older = self.stated is not None and here.minor < self.stated
         device = "" if target.stem == here.device else f"device={here.device}"
         release = conditions.of_release(here.minor) if self.older else ""
         self.when = "; ".join(filter(None, (release, device)))
 
-    @property
-    def known(self) -> Known:
-        """What the files say now."""
-        return self.desk.known(self.here, self.target)
-
     def settle(self, row: Mapping[str, Any]) -> None:
         """Make the files expect what a case did."""
         model = row["id"].partition("/")[2]
         decisive = self.known.expect(model)
         if row["kind"] is None:
-            self._passes(model, decisive)
+            self._passes(model)
             return
         failure = Failure(
             stage=Stage(row["stage"]),
@@ -258,14 +257,13 @@ class _Edit:
                 self._remove(decisive)
             self._add(propose(model, failure, when=self.when, since=self.here.iree))
 
-    def _passes(self, model: str, decisive: Expectation | None) -> None:
-        for entry in self._own(model):
-            if entry.stage is not None and not self._beyond(entry):
-                self._remove(entry)
-        known = self.known
-        left = known.expect(model)
+    def _passes(self, model: str) -> None:
+        gone = [e for e in self._own(model) if e.stage is not None and not self._beyond(e)]
+        for entry in gone:
+            self._remove(entry)
+        left = self.known.expect(model, without=gone)
         fails = left is not None and left.stage is not None and not self._beyond(left)
-        if fails or (left is None and known.recording(model)):
+        if fails or (left is None and self.known.recording(model)):
             why = f"passes with IREE {self.here.iree}"
             self._add(Expectation(id=model, stage=None, kind=None, why=why, when=self.when))
 
@@ -303,7 +301,7 @@ class _Edit:
 
     def state_release(self, completed: Sequence[str]) -> None:
         """Say for which release the entries hold, once all of them are known to hold for it."""
-        layer = self.known.layers[-1]
+        layer = self.desk.known(self.here, self.target).layers[-1]
         bound = [e for e in layer.entries if not e.glob and not conditions.names_release(e.when)]
         newer = self.stated is None or self.here.minor > self.stated
         if newer and {entry.id for entry in bound} <= set(completed) and (completed or not layer.iree):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,10 @@ from onnx_models.meta_tests.sandbox import Sandbox
 
 
 @pytest.fixture
-def sandbox(tmp_path: Path) -> Sandbox:
+def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
     """A folder with working fake tools and `tiny.onnx`."""
     made = Sandbox(tmp_path)
     made.tools()
     made.save("tiny.onnx")
-    return made
+    yield made
+    made.clear()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -20,7 +22,7 @@ from onnx import TensorProto, helper
 
 import onnx_models
 from onnx_models import records
-from onnx_models.meta_tests.fake_iree import TOOLS, make_fake_iree
+from onnx_models.meta_tests.fake_iree import TOOLS, make_fake_iree, start
 
 PACKAGE = Path(onnx_models.__file__).resolve().parent
 
@@ -46,8 +48,11 @@ class Sandbox:
     def __init__(self, folder: Path, *, home: Path = PACKAGE.parent) -> None:
         self.folder, self.mark = folder, uuid.uuid4().hex
         self.artifacts = folder / "artifacts"
+        # Without compiled files and with every plugin of the environment, a run starts half as fast.
+        foreign = ("PYTEST", "IREE_", "PYTHONDONTWRITEBYTECODE")
         self.env = {
-            **{key: value for key, value in os.environ.items() if not key.startswith(("PYTEST", "IREE_"))},
+            **{key: value for key, value in os.environ.items() if not key.startswith(foreign)},
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "PYTHONPATH": str(home),
             "ONNX_MODELS_CACHE": str(folder / "cache"),
             MARK: self.mark,
@@ -67,13 +72,11 @@ class Sandbox:
     def tools_by_model(self, told: Mapping[str, tuple[str, str]]) -> Path:
         """Fake tools that behave by the model: name to the tool's role and its behaviour."""
         folder = make_fake_iree(self.folder / "bin")
-        fake = Path(__file__).with_name("fake_iree.py")
         for role, name in TOOLS.items():
             mine = {model: behaviour for model, (whose, behaviour) in told.items() if whose == role}
             (folder / name).write_text(
-                f"#!{sys.executable}\nimport pathlib, runpy\nfake = runpy.run_path({str(fake)!r})\n"
-                f"model = pathlib.Path.cwd().parents[1].name\n"
-                f"fake['main']({role!r}, {mine!r}.get(model, 'ok'))\n",
+                f"{start()}import pathlib\nmodel = pathlib.Path.cwd().parents[1].name\n"
+                f"fake_iree.main({role!r}, {mine!r}.get(model, 'ok'))\n",
                 encoding="utf-8",
             )
         return folder
@@ -88,7 +91,7 @@ class Sandbox:
         if not any(word.startswith("--record") for word in given):
             given += ["--record", "record.jsonl"]
         # The same name as the installed entry point's, so that it is registered once either way.
-        plugin = ["-p", "onnx_models.plugin", "--pyargs", "onnx_models"]
+        plugin = ["-p", "onnx_models.plugin", "-p", "xdist", "--pyargs", "onnx_models"]
         return [sys.executable, "-m", "pytest", *plugin, *given]
 
     def run(self, *arguments: str | Path) -> Ended:
@@ -118,6 +121,8 @@ class Sandbox:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                # A shell's background job, such as a CI runner, hands an ignored SIGINT down.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
 
     def output(self) -> str:
@@ -143,6 +148,12 @@ class Sandbox:
     def survivors(self) -> list[psutil.Process]:
         """Living processes of the sandbox; there are none once a run has ended."""
         return marked(self.mark)
+
+    def clear(self) -> None:
+        """End what a failed test has left running."""
+        for process in self.survivors():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
 
     def refused(self, *arguments: str | Path) -> str:
         """Run with a wrong option; the one line that says so, after exit code 4 and nothing written."""
@@ -200,7 +211,7 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = 60.0) 
 def copy_of_package(folder: Path, *, models: Mapping[str, Path], expected: str = "") -> Path:
     """A copy of the package with a collection `tiny` of these files and these expectations on `cpu`."""
     target = folder / "home" / "onnx_models"
-    leave = shutil.ignore_patterns("meta_tests", "__pycache__", ".*", "*.jsonl", "catalogue_facts")
+    leave = shutil.ignore_patterns("meta_tests", "__pycache__", ".*", "*.jsonl")
     shutil.copytree(PACKAGE, target, ignore=leave)
     rows = [
         f"[[model]]\npath = {json.dumps(name)}\nsource = {{ type = 'local', path = {json.dumps(str(file))} }}"

@@ -10,7 +10,8 @@ import pytest
 from onnx_models import cases, devices
 from onnx_models.catalog import Model, load
 from onnx_models.conditions import Circumstances
-from onnx_models.expectations import Known, Layer
+from onnx_models.expectations import Known
+from onnx_models.lists import Layer
 from onnx_models.outcomes import Expectation, Kind, Stage, UsageError
 
 MODELS = tuple(Model(collection="c", path=path, source={}) for path in ("b/x", "a"))

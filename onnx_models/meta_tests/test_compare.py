@@ -271,6 +271,14 @@ def test_rows_are_a_set_and_move_together() -> None:
     assert not compare(_detections(boxes, classes), [boxes[:, twice], classes[twice]]).ok
 
 
+def test_a_found_row_stands_for_one_expected_row_only() -> None:
+    a, b, c, x = _normal(4, 4)
+    policy = Policy(rule="rows", basis="ulp", params={"group": "nms"})
+    want, got = np.stack([a, a, b, c]), np.stack([b, c, a, x])
+    assert not _one(want, got, policy).ok
+    assert _one(want, np.stack([b, c, a, a]), policy).ok
+
+
 def test_rows_that_the_rule_does_not_cover_keep_their_places() -> None:
     boxes = _normal(20, 4)
     assert _mismatch(boxes, boxes[::-1].copy()) == "values"

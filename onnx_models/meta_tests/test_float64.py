@@ -36,9 +36,14 @@ def _model(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=7)
 
 
-NORM = [_array(4), _array(4), _array(4), np.abs(_array(4))]
+def _evaluate(model: onnx.ModelProto, x: Any) -> Any:
+    outputs: Any = ReferenceEvaluator(model, new_ops=OPERATORS).run(None, {"x": x})
+    return outputs[0]
 
-CASES = [
+
+NORM: list[Any] = [_array(4), _array(4), _array(4), np.abs(_array(4))]
+
+CASES: list[tuple[str, tuple[int, ...], list[Any], int, dict[str, Any]]] = [
     ("Conv", (2, 4, 9), [_array(6, 4, 3), _array(6)], 17, {"pads": [1, 2], "strides": [2]}),
     ("Conv", (1, 4, 9, 8), [_array(6, 2, 3, 2)], 17, {"group": 2, "dilations": [2, 1], "pads": [0, 1, 2, 3]}),
     (
@@ -63,6 +68,15 @@ CASES = [
     ("MaxPool", (1, 4, 9), [], 17, {"kernel_shape": [3], "dilations": [2], "auto_pad": "VALID"}),
     ("MaxPool", (1, 4, 9, 8), [], 17, {"kernel_shape": [3, 3], "strides": [2, 2], "auto_pad": "SAME_UPPER"}),
     ("MaxPool", (1, 1, 6, 6), [], 17, {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}),
+    ("AveragePool", (1, 4, 9, 8), [], 17, {"kernel_shape": [3, 2], "strides": [2, 2], "pads": [1, 0, 1, 1]}),
+    ("AveragePool", (1, 4, 9), [], 17, {"kernel_shape": [4], "pads": [1, 2], "count_include_pad": 1}),
+    (
+        "AveragePool",
+        (1, 4, 9, 8),
+        [],
+        17,
+        {"kernel_shape": [3, 3], "strides": [2, 2], "auto_pad": "SAME_LOWER"},
+    ),
     ("BatchNormalization", (2, 4, 3, 3), NORM, 7, {}),
     ("BatchNormalization", (2, 4, 3, 3), NORM, 9, {"epsilon": 1e-3, "momentum": 0.8}),
     ("BatchNormalization", (2, 4), NORM, 15, {}),
@@ -79,12 +93,12 @@ def test_an_operator_agrees_with_onnxruntime_and_float64_is_better(
     model, x = _model(op, shape, weights, opset, **attributes), _array(*shape)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     (expected,) = session.run(None, {"x": x})
-    (found,) = ReferenceEvaluator(model, new_ops=OPERATORS).run(None, {"x": x})
+    found = _evaluate(model, x)
     assert found.dtype == np.float32
     assert found.shape == expected.shape
     assert np.allclose(found, expected, rtol=1e-4, atol=1e-5)
     widen(model)
-    (wide,) = ReferenceEvaluator(model, new_ops=OPERATORS).run(None, {"x": x.astype(np.float64)})
+    wide = _evaluate(model, x.astype(np.float64))
     assert wide.dtype == np.float64
     assert np.allclose(wide, expected, rtol=1e-4, atol=1e-5)
     if op not in ("MaxPool", "GlobalMaxPool", "Identity"):
@@ -108,6 +122,6 @@ def test_widening_reaches_constants_casts_and_subgraphs() -> None:
     graph = helper.make_graph(nodes, "g", [x], [helper.make_tensor_value_info("y", TensorProto.FLOAT, ())])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     widen(model)
-    (y,) = ReferenceEvaluator(model).run(None, {"x": np.array(3)})
+    y = _evaluate(model, np.array(3))
     assert y.dtype == np.float64
     assert y == 3 + np.float64(np.float32(0.1))

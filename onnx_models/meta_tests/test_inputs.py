@@ -48,7 +48,7 @@ def test_a_seed_is_the_same_on_every_machine() -> None:
 @pytest.mark.parametrize("dtype", sorted(inputs.FEEDABLE))
 @pytest.mark.parametrize("kind", sorted(set(INPUT_KINDS) - {"file", "sizes", "unsupported"}))
 def test_every_kind_makes_every_element_type(kind: str, dtype: str) -> None:
-    params = {
+    params: dict[str, dict[str, Any]] = {
         "ids": {"below": 5},
         "distances": {"below": 5},
         "constant": {"value": 1},

