@@ -1,15 +1,16 @@
 """Where an expectation holds: `when = "iree>=3.0,<3.5; os=linux; cpu=avx512f"`.
 
 A condition is a list of clauses with ';' between them, and all must hold:
-`iree` takes a version range, `device`, `os` and `cpu` take `=` or `!=` and one
-word. `cpu` asks for a feature of the host's processor as Linux names it.
+`iree` takes a version range, `device`, `os`, `cpu` and `driver` take `=` or `!=` and
+one word. `cpu` asks for a feature of the host's processor as Linux names it, `driver`
+for a part of what the device's driver calls itself (`driver=llvmpipe`).
 """
 
 from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from packaging.specifiers import InvalidSpecifier, Specifier, SpecifierSet
@@ -26,9 +27,12 @@ class Circumstances:
     device: str
     os: str = ""
     cpu: frozenset[str] = frozenset()
+    driver: str = ""
 
     @classmethod
-    def of(cls, *, iree: str, device: str, system: str = "", cpu: str = "") -> Circumstances:
+    def of(
+        cls, *, iree: str, device: str, system: str = "", cpu: str = "", found: Iterable[str] = ()
+    ) -> Circumstances:
         """From the words of a record's header; this machine's system where none is given.
 
         Args:
@@ -36,11 +40,13 @@ class Circumstances:
             device: the device's name.
             system: `platform.platform()` or `platform.system()`.
             cpu: `name [features]`, as `devices.host_cpu` says it.
+            found: what the device's driver lists, `Device.found`.
         """
         features = re.search(r"\[([^\]]*)\]$", cpu)
         name = (system or platform.system()).partition("-")[0].lower()
         known = frozenset(features[1].split()) if features else frozenset()
-        return cls(iree=iree, device=device, os={"darwin": "macos"}.get(name, name), cpu=known)
+        system = {"darwin": "macos"}.get(name, name)
+        return cls(iree=iree, device=device, os=system, cpu=known, driver=" ".join(found).lower())
 
     @property
     def minor(self) -> tuple[int, int]:
@@ -89,10 +95,10 @@ def names_release(text: str) -> bool:
 def _clause(text: str) -> Clause:
     if text.startswith("iree"):
         return _versions(text.removeprefix("iree").strip())
-    found = re.fullmatch(r"(device|os|cpu)\s*(!?=)=?\s*([\w.+-]+)", text)
+    found = re.fullmatch(r"(device|os|cpu|driver)\s*(!?=)=?\s*([\w.+-]+)", text)
     if not found:
         raise UsageError(
-            f"'when' has {text!r}: expected iree>=3.0,<3.5 or device=, os=, cpu= and a word, with ';' between"
+            f"'when' has {text!r}: expected iree>=3.0,<3.5 or device=, os=, cpu=, driver= and a word, with ';' between"
         )
     subject, operator, word = found.groups()
     wanted = operator == "="
@@ -100,6 +106,8 @@ def _clause(text: str) -> Clause:
     def check(here: Circumstances) -> bool:
         if subject == "cpu":
             return (word in here.cpu) is wanted
+        if subject == "driver":
+            return (word.lower() in here.driver) is wanted
         return ((here.device if subject == "device" else here.os) == word) is wanted
 
     return check

@@ -78,7 +78,11 @@ def _ended(row: Mapping[str, Any]) -> str:
 
 def _expected(head: Mapping[str, Any], row: Mapping[str, Any], wanted: Sequence[str]) -> Iterator[str]:
     here = Circumstances.of(
-        iree=head["iree"], device=row["device"], system=head["host"]["system"], cpu=head["host"]["cpu"]
+        iree=head["iree"],
+        device=row["device"],
+        system=head["host"]["system"],
+        cpu=head["host"]["cpu"],
+        found=head["devices"][row["device"]]["found"],
     )
     model = row["id"].partition("/")[2]
     known = expectations.load(wanted, here)

@@ -203,9 +203,10 @@ def _content(name: str, path: str) -> str:
 
 def _facts(model: Model) -> dict[str, Any]:
     """What of a model decides its reference, as plain data; `reference_child` makes a model of it again."""
+    collection, _, path = model.shared_id.partition("/")  # names the seed, and twins share theirs
     return {
-        "collection": model.collection,
-        "path": model.path,
+        "collection": collection,
+        "path": path,
         "source": {},
         "inputs": [dataclasses.asdict(fact) for fact in model.inputs],
         "dims": dict(model.dims),
@@ -357,7 +358,7 @@ def _judged(
         key=request.key,
         failure=failure,
         sets=tuple(sets),
-        notes=(*answer["notes"], *_odd_values(rows)),
+        notes=(*answer["notes"], *_odd_values(rows), *([f"vacuous: {vacuous}"] if vacuous else [])),
         vacuous=vacuous,
         health=_health(answer, float64),
     )

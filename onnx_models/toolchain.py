@@ -98,7 +98,11 @@ def find_toolchain(iree_bin: Path | None, *, cache: Path | None = None) -> Toolc
 
 
 def list_devices(toolchain: Toolchain, driver: str) -> tuple[str, ...]:
-    """The devices that a HAL driver sees, as `vulkan://GPU-...`; none when it is absent or fails."""
+    """The devices that a HAL driver sees, none when it is absent or fails.
+
+    Each is its address and, where the driver says it, its name and version:
+    `vulkan://GPU-6d65... llvmpipe (LLVM 15.0.6, 256 bits) (llvmpipe Mesa 22.3.6)`.
+    """
     return _devices(toolchain.runner.path, driver)
 
 
@@ -107,7 +111,16 @@ def _devices(runner: Path, driver: str) -> tuple[str, ...]:
     finished, output, _ = _ask((runner, f"--list_devices={driver}"))
     if not finished.ok:
         return ()
-    return tuple(line.strip() for line in output.splitlines() if line.startswith(f"{driver}://"))
+    listed = [line.strip() for line in output.splitlines() if line.startswith(f"{driver}://")]
+    if not listed or driver.startswith("local-"):
+        return tuple(listed)
+    names = _device_names(runner, driver)
+    return tuple(f"{address} {names.get(address, '')}".strip() for address in listed)
+
+
+def _device_names(runner: Path, driver: str) -> dict[str, str]:
+    _, output, _ = _ask((runner, f"--dump_devices={driver}"))
+    return dict(re.findall(r"^# --device=(\S+)\n#[ \t]+(\S.*)$", output, re.MULTILINE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

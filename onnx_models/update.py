@@ -172,7 +172,11 @@ class _Desk:
     ) -> None:
         """Make the last file say what these cases did."""
         here = Circumstances.of(
-            iree=head["iree"], device=device, system=head["host"]["system"], cpu=head["host"]["cpu"]
+            iree=head["iree"],
+            device=device,
+            system=head["host"]["system"],
+            cpu=head["host"]["cpu"],
+            found=head["devices"][device]["found"],
         )
         target = self._target(device)
         last = Stage(head["devices"][device]["last_stage"])

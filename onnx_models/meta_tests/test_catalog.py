@@ -110,3 +110,30 @@ def test_digest_sees_every_change(folder: Path) -> None:
     assert catalog.digest() == before
     write(folder, {**GOOD, "notes": ["x"]})
     assert catalog.digest() != before
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", b"\xff\n", "a.jsonl:1: not JSON "),
+        ("a.jsonl", b"[]\n", "a.jsonl:1: expected an object, found list"),
+        ("a.jsonl", b'{"path": "p", "source": {}, "inputs": ["x"]}\n', "'p': 'inputs' must be tables"),
+        ("a.toml", b"\xff", "a.toml: not a catalogue "),
+        ("a.toml", b"model = 3", r"a.toml: 'model' must be \[\[model\]\] tables"),
+        ("a.toml", b"model = ['x']", r"a.toml: 'model' must be \[\[model\]\] tables"),
+    ],
+)
+def test_a_file_that_is_no_catalogue(folder: Path, name: str, content: bytes, message: str) -> None:
+    (folder / name).write_bytes(content)
+    with pytest.raises(UsageError, match=message):
+        catalog.load("a")
+
+
+def test_one_file_under_two_paths_is_one_model_where_the_facts_agree(folder: Path) -> None:
+    same = {**GOOD, "sha256": "0" * 64}
+    rows = [{**same, "path": name} for name in ("c", "a", "b")]
+    write(folder, *rows, {**same, "path": "d", "dims": {"n": 2}}, {**same, "path": "e", "sha256": "1" * 64})
+    shared = {model.path: model.shared_id for model in catalog.load("made")}
+    assert shared == {"a": "made/a", "b": "made/a", "c": "made/a", "d": "made/d", "e": "made/e"}
+    write(folder, {**GOOD, "path": "a"}, {**GOOD, "path": "b"})
+    assert [model.twin for model in catalog.load("made")] == ["", ""], "without a hash nothing is known"

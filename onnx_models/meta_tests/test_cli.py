@@ -11,6 +11,8 @@ from click.testing import CliRunner
 from onnx_models import catalog
 from onnx_models.cli import main
 from onnx_models.meta_tests.sandbox import Sandbox
+from onnx_models.meta_tests.test_store import put
+from onnx_models.store import Store
 
 
 def call(*words: str) -> tuple[int, str]:
@@ -65,3 +67,49 @@ def test_tools_devices_and_summary_of_a_run(sandbox: Sandbox) -> None:
     assert [line.split() for line in table.output.splitlines() if line.startswith("cpu ")] == [
         ["cpu", *8 * ["1"]]
     ]
+
+
+PROGRAM = (sys.executable, "-m", "onnx_models")
+
+
+def test_list_and_a_dry_run_fetch_nothing(sandbox: Sandbox) -> None:
+    listed = sandbox.execute([*PROGRAM, "list", "--json", "--collection", "zoo", "--op", "Resize"])
+    assert listed.code == 0, listed.output
+    rows = json.loads(listed.output)
+    assert rows
+    assert all("Resize" in row["operators"] and row["bytes"] > 0 for row in rows)
+    ended = sandbox.execute([*PROGRAM, "fetch", "--dry-run", "--no-test-data", "zoo/*mnist-12", "mnist"])
+    assert ended.code == 0, ended.output
+    assert "26.1 kB" in ended.output
+    assert not (sandbox.folder / "cache").exists()
+    wrong = sandbox.execute([*PROGRAM, "fetch", "--dry-run", "no-such-model"])
+    assert wrong.code == 4
+    assert wrong.output.splitlines() == [
+        "error: no model is selected: try `onnx-models list` with the same words"
+    ]
+
+
+def test_the_cache_is_listed_verified_and_pruned(sandbox: Sandbox) -> None:
+    cache = Store(root=sandbox.folder / "cache")
+    old, new = (put(cache, text * 1000, name, age=age) for text, name, age in FILES)
+
+    def call(*words: str) -> tuple[int, str]:
+        ended = sandbox.execute([*PROGRAM, "cache", *words])
+        return ended.code, ended.output
+
+    code, text = call("ls")
+    assert code == 0
+    assert text.index("old.onnx") < text.index("new.onnx")
+    assert "2 files" in text
+    assert call("verify") == (0, "0 wrong files\n")
+    assert call("prune", "--max-size", "much")[0] == 4
+    assert call("prune", "--max-size", "4500B")[0] == 0
+    assert [cache.file(digest).exists() for digest in (old, new)] == [False, True]
+    cache.file(new).write_bytes(b"b" * 4000)
+    code, text = call("verify", "--remove")
+    assert (code, text.splitlines()[-1]) == (1, "1 wrong files")
+    assert "removed" in text
+    assert not cache.file(new).exists()
+
+
+FILES = ((b"a" * 3, "old.onnx", 9000.0), (b"n" * 4, "new.onnx", 5000.0))

@@ -62,3 +62,13 @@ def test_an_unstated_version_satisfies_no_range() -> None:
     assert not conditions.holds("iree>=0", unknown)
     with pytest.raises(UsageError, match="not a version"):
         _ = unknown.minor
+
+
+def test_driver_is_part_of_what_the_driver_calls_itself() -> None:
+    found = ("vulkan://GPU-6d65 llvmpipe (LLVM 15.0.6, 256 bits) (llvmpipe Mesa 22.3.6)",)
+    software = Circumstances.of(iree="3.13.0", device="vulkan", found=found)
+    graphics = Circumstances.of(iree="3.13.0", device="vulkan", found=("vulkan://GPU-1 NVIDIA H200",))
+    assert conditions.holds("driver=llvmpipe", software)
+    assert not conditions.holds("driver=llvmpipe", graphics)
+    assert conditions.holds("driver!=LLVMpipe", graphics)
+    assert not conditions.holds("driver=llvmpipe", Circumstances.of(iree="3.13.0", device="vulkan"))

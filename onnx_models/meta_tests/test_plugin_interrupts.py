@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -26,12 +27,13 @@ MODELS = [word for name in "abc" for word in ("--model", f"{name}.onnx")]
 
 
 def compilers(sandbox: Sandbox) -> list[psutil.Process]:
-    """The compiler and its grandchild, once both are there."""
+    """The compiler of b and its grandchild, once both are there."""
     found = []
     for process in sandbox.survivors():
-        words = process.cmdline() if process.is_running() else []
-        if any(word.endswith("/iree-compile") for word in words[:2]) and "--version" not in words:
-            found.append(process)
+        with contextlib.suppress(psutil.Error, OSError):
+            compiles = any(word.endswith("/iree-compile") for word in process.cmdline()[:2])
+            if compiles and "/local/b/" in process.cwd():
+                found.append(process)
     return found
 
 
@@ -65,6 +67,18 @@ def test_ctrl_c_leaves_no_process_and_a_footer(hanging: Sandbox) -> None:
     folder = hanging.script("local/b").parent
     assert not (folder / "module.vmfb").exists()
     assert "record: " in hanging.output()
+
+
+def test_ctrl_c_under_workers_leaves_no_process_and_a_footer(hanging: Sandbox) -> None:
+    pid = start(hanging, "-n", "2")
+    os.killpg(pid, signal.SIGINT)
+    assert end(pid) == 2
+    wait_until(lambda: hanging.survivors() == [], "nothing survives")
+    record = hanging.record()
+    assert record.foot["complete"] is False
+    assert set(record.cases) == {"cpu/local/a", "cpu/local/b", "cpu/local/c"}
+    assert record.cases["cpu/local/b"]["verdict"] == "skipped"
+    assert not (hanging.script("local/b").parent / "module.vmfb").exists()
 
 
 def test_kill_9_leaves_no_process_and_a_record_that_says_so(hanging: Sandbox) -> None:

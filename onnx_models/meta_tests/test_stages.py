@@ -158,6 +158,35 @@ def test_the_users_timeout_wins_over_the_devices(settings: Settings) -> None:
     assert asked.timeout(case(slow), Stage.COMPILE) == stages.TIMEOUTS[Stage.COMPILE]
 
 
+def test_a_large_models_weights_go_apart(
+    settings: Settings, model_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stages, "PARAMETERS_APART", 1000)
+    apart = ("--externalize-params", "--save-params-to", "../model.irpa")
+    for size, flags, added in (
+        (999, (), ()),
+        (1000, (), ("--large-model", *apart)),
+        # 3.13.0 refuses --large-model beside --opset-version.
+        (1000, ("--opset-version", "17"), apart),
+    ):
+        each = case(bytes=size, import_flags=flags)
+        importing, _, running = stages.plan(each, model_file, reference(settings, each), settings)
+        assert importing.commands[0][4:] == (*flags, *added)
+        assert (settings.folder(each).parameters in importing.products) == bool(added)
+        assert all(("--parameters=model=../model.irpa" in words) == bool(added) for words in running.commands)
+
+
+def test_external_data_is_looked_for_beside_the_file_itself(settings: Settings, model_file: Path) -> None:
+    keys = []
+    for stamp in (1, 2):
+        source = {"external": {"w.bin": [7, stamp]}}
+        model = Model(collection="local", path="a", source=source, external_data=True)
+        importing = stages.plan(Case(model=model, device=CPU), model_file, None, settings)[0]
+        assert importing.commands[0][-2:] == ("--data-dir", str(model_file.parent))
+        keys.append(importing.key)
+    assert keys[0] != keys[1]
+
+
 def test_a_refused_model_starts_no_tool(settings: Settings, model_file: Path) -> None:
     failure = Failure(stage=Stage.IMPORT, kind=Kind.UNSUPPORTED_INPUT, message="it's a string")
     outcome = stages.run_stages(case(), model_file, Reference(key="", failure=failure), settings)

@@ -274,7 +274,7 @@ def make_run(config: pytest.Config, artifacts_root: Path) -> Run:
 
 
 def _known(option: argparse.Namespace, iree: str, device: Device) -> expectations.Known:
-    here = Circumstances.of(iree=iree, device=device.name, cpu=devices.host_cpu())
+    here = Circumstances.of(iree=iree, device=device.name, cpu=devices.host_cpu(), found=device.found)
     return expectations.load(option.expectations, here, creating=option.update_expectations)
 
 
