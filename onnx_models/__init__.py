@@ -1,36 +1,71 @@
 """onnx_models: how well IREE compiles ONNX, model by model and device by device.
 
 A case is one model on one device. It flows through these modules, each of which
-imports only from those above it:
+imports only from those above it. Those that are set in serve one of the others;
+"in a child" marks what runs in a process of its own, away from pytest's:
 
-    outcomes      stages, failures, verdicts; `judge`
-    catalog       the models          (catalogue/)
-    devices       the devices         (devices/)
-    conditions    where an expectation holds: version ranges, system, processor
-    lists         one file of expectations, checked entry by entry
-    expectations  what is known to fail and why (expectations/), and which entry decides
-    cases         models x devices x expectations
-    peers         what an earlier suite tests and passes, not verified (catalogue_facts/)
-    compat        that suite's configurations as a device, a selection and expectations
-    artifacts     where a case's files lie, and the stage cache
-    tools         starts processes and says how they ended
-    toolchain     finds the IREE tools
-    sources       a model becomes a verified local file
-    signature     a failure's name, the same wherever the fault is met (signatures.toml)
-    machine       shares the machine, or gives it to one command alone
-    inputs        seeded input tensors from a model's ports and facts
-    reference     what onnxruntime computes, in a child process
-    compare       the outputs against the reference
-    stages        import, compile, run, compare
-    retry         unexpected results are run again; flakes
-    records       JSON lines of a run
-    health        tells a broken machine from a broken IREE
-    entries       a file of expectations as blocks of text
-    update        rewrites expectations from what runs found
-    flakes        cases whose result changes under one IREE
-    explain       everything known of one case
-    plugin, cli   pytest options, fixtures and hooks; `python -m onnx_models`
-    test_models   the one conformance test
+    outcomes            stages, failures, verdicts; `judge`
+    catalog             the models          (catalogue/)
+    devices             the devices         (devices/)
+      conditions        where an expectation holds: version ranges, system, processor, driver
+      lists             one file of expectations, checked entry by entry
+    expectations        what is known to fail and why (expectations/), and which entry decides
+    cases               models x devices x expectations
+      peers             what an earlier suite tests and passes, not verified (catalogue_facts/)
+    compat              that suite's configurations as a device, a selection and expectations
+    artifacts           where a case's files lie, and the stage cache
+      supervisor        runs one program and leaves nothing behind; a process of its own
+    tools               starts processes and says how they ended
+    toolchain           finds the IREE tools
+    machine             shares the machine, or gives it to one command alone
+      cache             where fetched and made files are kept, and how one gets in
+      store             downloaded files by content, shared by workers and machines
+      routes            where the model zoo can be had, as a user configures it
+      transfer          one file over HTTP: resumed, bounded, tried again
+      hub               a file of the zoo, by whichever route has it
+      archive           archives are hostile until proven otherwise
+      zoo               the zoo's models and stored data sets as files
+      wheels            one member of a published wheel
+      skeletons         in a child: seeded weights for the topologies of the onnx package
+    sources             a model becomes a verified local file
+      selection         filters over the catalogue, and totals
+      prefetch          many downloads at once
+      upkeep            what lies in the cache, whether it is sound, what can go
+      tensors           tensors as files, in the forms that the tools read and write
+    inputs              seeded input tensors from a model's ports and facts
+      inspection        what a model file declares
+      inspection_child  in a child: reads the file
+      local             collection `local`: a file of the user
+      stored_sets       the form of a stored data set
+      pb_files          in a child: a stored data set becomes tensor files
+      datasets          the zoo's stored data sets as inputs
+      tolerance         the constants of the comparison
+      noise             how right a reference is: policies, health, vacuity
+      reference_data    a reference as values and as files
+    reference           what onnxruntime computes, in a child process
+      metrics           how far one array is from another
+      semantics         in a child: how each output is to be judged
+      probes            in a child: models that are slightly wrong on purpose
+      ort               in a child: onnxruntime
+      reference_child   in a child: the reference itself
+      float64_operators in a child: operators of the evaluation in float64
+      float64_child     in a child: the model evaluated in float64
+      matching          indices that may tie, rows that are a set
+    compare             the outputs against the reference
+      verdict           the comparison as the last command of commands.sh
+      signature         a failure's name, the same wherever the fault is met (signatures.toml)
+    stages              import, compile, run, compare
+    retry               unexpected results are run again; flakes
+    records             JSON lines of a run
+    health              tells a broken machine from a broken IREE
+      entries           a file of expectations as blocks of text
+    update              rewrites expectations from what runs found
+    flakes              cases whose result changes under one IREE
+    explain             everything known of one case
+    plugin              pytest options, fixtures and hooks
+      cli_expectations  the commands about expectations
+    cli                 `onnx-models`, `python -m onnx_models`
+    test_models         the one conformance test
 """
 
 __version__ = "0.1.0"

@@ -98,7 +98,8 @@ def _clause(text: str) -> Clause:
     found = re.fullmatch(r"(device|os|cpu|driver)\s*(!?=)=?\s*([\w.+-]+)", text)
     if not found:
         raise UsageError(
-            f"'when' has {text!r}: expected iree>=3.0,<3.5 or device=, os=, cpu=, driver= and a word, with ';' between"
+            f"'when' has {text!r}: expected iree>=3.0,<3.5 or device=, os=, cpu=, driver= and a word, "
+            "with ';' between"
         )
     subject, operator, word = found.groups()
     wanted = operator == "="

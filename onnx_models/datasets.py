@@ -20,12 +20,9 @@ from onnx_models.archive import extract
 from onnx_models.catalog import Model
 from onnx_models.hub import fetch_file
 from onnx_models.inputs import Port, UnsupportedInput
-from onnx_models.pb_files import MANIFEST, MEMBER, PARTS, DataSetError, convert_files
+from onnx_models.stored_sets import MANIFEST, MEMBER, PARTS, DataSetError
 from onnx_models.tensors import TensorFile
 from onnx_models.zoo import stored_data_file
-
-IN_PROCESS = 32 << 20
-"""Bytes of a set's files up to which it is converted here; a larger one in a child, as memory is tight."""
 
 CHILD_SECONDS = 600.0
 
@@ -170,11 +167,7 @@ def convert(
         UnsupportedInput: an input is no tensor, or of an element type without a file form.
     """
     if not (destination / MANIFEST).is_file():
-        files = [stored.path] if stored.path.is_file() else [*stored.path.iterdir()]
-        if sum(file.stat().st_size for file in files) <= IN_PROCESS:
-            convert_files(stored.path, destination)
-        else:
-            _convert_in_child(stored.path, destination)
+        convert_files(stored.path, destination)
     manifest = json.loads((destination / MANIFEST).read_text(encoding="utf-8"))
     given = {part: _tensor_files(manifest[part], part, destination) for part in PARTS}
     notes = [str(note) for note in manifest["notes"]]
@@ -223,7 +216,12 @@ def _tensor_files(rows: Sequence[Mapping[str, Any]], part: str, folder: Path) ->
     )
 
 
-def _convert_in_child(source: Path, destination: Path) -> None:
+def convert_files(source: Path, destination: Path) -> None:
+    """`pb_files.convert_files` in a child process: only children load onnx and hold tensors.
+
+    Raises:
+        DataSetError: as there.
+    """
     destination.parent.mkdir(parents=True, exist_ok=True)
     command: list[str | Path] = [sys.executable, "-m", "onnx_models.pb_files", source, destination]
     log = destination.with_name(f"{destination.name}.log")

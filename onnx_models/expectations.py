@@ -134,6 +134,27 @@ def files(wanted: Sequence[str], device: str, *, creating: bool = False) -> tupl
     return tuple(dict.fromkeys(found))
 
 
+def reject_strangers(wanted: Sequence[str], tested: Iterable[str]) -> None:
+    """Refuse a file in a folder of lists that is named after no device: nobody would ever read it.
+
+    Args:
+        wanted: as for `files`.
+        tested: names of the run's devices, which may be a user's own.
+
+    Raises:
+        UsageError: there is such a file.
+    """
+    known = {EVERY_DEVICE, *devices.names(), *tested}
+    for word in wanted or (SHIPPED,):
+        folder = EXPECTATIONS if word == SHIPPED else Path(word).absolute()
+        stranger = next((file for file in sorted(folder.glob("*.toml")) if file.stem not in known), None)
+        if stranger is not None:
+            raise UsageError(
+                f"{stranger}: named after no device, so nothing reads it: rename it to one of "
+                f"{', '.join(sorted(known))}; the list of a device of your own is given as a file"
+            )
+
+
 def load(
     wanted: Sequence[str], here: Circumstances, *, creating: bool = False, today: date | None = None
 ) -> Known:

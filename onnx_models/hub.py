@@ -5,7 +5,7 @@ The routes are tried in this order, or in that of `ONNX_MODELS_ROUTES`:
     hub      onnxmodelzoo/legacy_models on the model hub, the zoo's tree with its paths
     model    onnxmodelzoo/<stem>, one repository per model, the file at its root
     media    GitHub's media endpoint for Git LFS; the only one with test data archives
-    mirror   folders or URLs that hold the zoo's tree: `--mirror`, `ONNX_MODELS_MIRROR`
+    mirror   folders or URLs that hold the zoo's tree: `ONNX_MODELS_MIRROR` (`routes` has the settings)
 
 A file is pinned by its sha256, whatever route or revision brings it.
 """

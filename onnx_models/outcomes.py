@@ -119,12 +119,14 @@ class Outcome:
 
     `outputs` holds one JSON-ready mapping per compared output. `notes` says
     what the reader of the number must know, such as a dim that was bound to a
-    default because nothing names it.
+    default because nothing names it. `vacuous` says why the reference could not
+    have told a wrong answer from a right one, empty when it could.
     """
 
     stages: tuple[StageResult, ...]
     outputs: tuple[Mapping[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
+    vacuous: str = ""
 
     @property
     def failure(self) -> Failure | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import shutil
 import sys
 import tempfile
@@ -23,18 +22,11 @@ from onnx import TensorProto, numpy_helper
 
 from onnx_models import tensors
 from onnx_models.outcomes import SuiteError
+from onnx_models.stored_sets import MANIFEST, MEMBER, PARTS, DataSetError
 from onnx_models.tensors import Array
 
 LARGEST = 2 << 30
 """Bytes that one tensor file may have: the limit of protobuf messages."""
-
-MANIFEST = "set.json"
-MEMBER = re.compile(r"(input|output)_(\d+)\.pb")
-PARTS = ("input", "output")
-
-
-class DataSetError(SuiteError):
-    """A stored data set is damaged or does not fit the model."""
 
 
 def convert_files(source: Path, destination: Path) -> None:

@@ -110,6 +110,7 @@ def case_record(
         "signature": failure.signature if failure else "",
         "title": failure.title if failure else "",
         "attempts": [_attempt(each) for each in attempts],
+        "vacuous": outcome.vacuous if failure is None else "",
         "excused": judgement.excused,
         "expected": _expected(case.expectation),
         "stages": [_stage(result) for result in outcome.stages],
@@ -267,13 +268,19 @@ def read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, An
 FUNNEL = ("collected", "fetched", "referenced", "imported", "compiled", "ran", "matched")
 
 
+_VERDICTS = (Verdict.PASSED.value, "vacuous", *(v.value for v in Verdict if v is not Verdict.PASSED))
+
+
 def funnel(cases: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
-    """Per device, how many cases got through each stage, then how many have each verdict."""
+    """Per device, how many cases got through each stage, then how many have each verdict.
+
+    A pass that could not have failed counts as `vacuous` and not as `passed`.
+    """
     table: dict[str, dict[str, int]] = {}
     for case in cases:
-        row = table.setdefault(case["device"], dict.fromkeys((*FUNNEL, *(v.value for v in Verdict)), 0))
+        row = table.setdefault(case["device"], dict.fromkeys((*FUNNEL, *_VERDICTS), 0))
         row["collected"] += 1
-        row[case["verdict"]] += 1
+        row["vacuous" if case.get("vacuous") else case["verdict"]] += 1
         done = {stage["stage"] for stage in case["stages"] if stage["ok"]}
         for stage, column in zip(Stage, FUNNEL[1:], strict=True):
             row[column] += stage.value in done
@@ -282,7 +289,7 @@ def funnel(cases: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
 
 def columns(table: Mapping[str, Mapping[str, int]]) -> list[str]:
     """The columns worth showing: the funnel, and each verdict that occurs."""
-    verdicts = [v.value for v in Verdict if any(row[v.value] for row in table.values())]
+    verdicts = [name for name in _VERDICTS if any(row[name] for row in table.values())]
     return [*FUNNEL, *verdicts]
 
 

@@ -142,7 +142,8 @@ class _Maker:
     ) -> None:
         """Measure each output against the opposite level of graph optimisation; fetch scores on the way."""
         level = "all" if self.options["graph_optimization_level"] == "disable" else "disable"
-        wanted = sorted({rule.scores for rule in self.rules.values() if rule.scores})
+        fits = self.info.bytes <= probes.LIMIT
+        wanted = sorted({rule.scores for rule in self.rules.values() if rule.scores}) if fits else []
         try:
             runner = self._runner_with(wanted, {**self.options, "graph_optimization_level": level})
         except ort.Refusal as error:
@@ -161,7 +162,7 @@ class _Maker:
 
     def _runner_with(self, extra: Sequence[str], options: Mapping[str, str]) -> ort.Runner:
         """A session that also returns the tensors named in `extra`."""
-        if not extra or self.info.bytes > probes.LIMIT:
+        if not extra:
             return ort.Runner(self.file, options)
         model = onnx.load(self.file)
         own = {port.name for port in model.graph.output}

@@ -115,7 +115,9 @@ def run_stages(case: Case, model_file: Path, reference: Reference | None, settin
     if reference is None:
         return Outcome(stages=tuple(results), notes=notes)
     compared, outputs = _compare(reference, folder)
-    return Outcome(stages=(*results, compared), outputs=outputs, notes=notes)
+    return Outcome(
+        stages=(*results, compared), outputs=outputs, notes=notes, vacuous=reference.vacuous
+    )
 
 
 def plan(case: Case, model_file: Path, reference: Reference | None, settings: Settings) -> tuple[Step, ...]:
@@ -195,7 +197,8 @@ def _running(case: Case, reference: Reference, settings: Settings, compiled: str
         logs=tuple(folder.log(Stage.RUN, data_set.name) for data_set in reference.sets),
         products=tuple(folder.outputs(data_set.name) for data_set in reference.sets),
         cache=folder.device,
-        key=artifacts.stage_key(compiled, reference.key, runner.key, flags),
+        # A driver that was replaced is another device: its name and version are part of `found`.
+        key=artifacts.stage_key(compiled, reference.key, runner.key, flags, case.device.found),
         timeout=settings.timeout(case, Stage.RUN),
     )
 
@@ -285,9 +288,15 @@ def _compare(
         found = compare.compare_set(data_set, folder.outputs(data_set.name))
         outputs += [{"set": data_set.name, **row} for row in found.outputs]
         if not found.ok and failure is None:
-            failure = signed(Failure(stage=Stage.COMPARE, kind=Kind.MISMATCH, message=found.message))
+            failure = _mismatch(found)
     result = StageResult(stage=Stage.COMPARE, seconds=monotonic() - began, failure=failure)
     return result, tuple(outputs)
+
+
+def _mismatch(found: compare.Comparison) -> Failure:
+    """The first mismatch as the message; all of them as the detail where there are several."""
+    detail = found.detail if found.detail != found.message else ""
+    return signed(Failure(stage=Stage.COMPARE, kind=Kind.MISMATCH, message=found.message, detail=detail))
 
 
 def _refusal(failure: Failure) -> str:
@@ -316,7 +325,7 @@ def script(case: Case, steps: tuple[Step, ...], reference: Reference | None, set
         for command in step.commands:
             lines.append(f"within {step.timeout:g} {settings.memory_limit or 0} \\\n  {shlex.join(command)}")
         if step.stage is not Stage.RUN:
-            lines.append(f"test -s {places[0]}")
+            lines += [f"test -s {place}" for place in places]
     if reference is not None:
         # Only here: the tools above may belong to another Python, which must not see this one's packages.
         home = shlex.quote(str(tools.SUPERVISOR.parents[1]))

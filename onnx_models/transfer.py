@@ -164,7 +164,7 @@ def _attempt(address: Address, part: Path, *, size: int, patience: Patience, pro
         "GET", address.url, headers=headers, timeout=timeout, follow_redirects=True
     ) as response:
         if response.status_code == 416:
-            part.unlink()
+            part.unlink(missing_ok=True)  # a server may refuse also what asked for no range
             raise Broken("HTTP 416: the partial file does not fit what the server has").after(0.0)
         if response.status_code not in (200, 206):
             raise status_error(response)

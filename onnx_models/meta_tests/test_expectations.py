@@ -196,3 +196,14 @@ def test_a_wrong_list_is_exit_code_4(told: Told, text: str, message: str) -> Non
         file.write_text(kept, encoding="utf-8")
     assert str(file) in line
     assert message in line
+
+
+def test_a_list_named_after_no_device_is_exit_code_4(sandbox: Sandbox) -> None:
+    lists = sandbox.folder / "lists"
+    lists.mkdir()
+    for name in ("all", "cpu", "vulcan"):
+        (lists / f"{name}.toml").touch()
+    line = sandbox.refused("--model", "tiny.onnx", "--expectations", "lists")
+    assert f"{lists / 'vulcan.toml'}: named after no device" in line
+    assert "vulkan" in line
+    expectations.reject_strangers([str(lists)], ["vulcan"])

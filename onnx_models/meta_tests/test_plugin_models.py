@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import helper
 
+from onnx_models import local
 from onnx_models.meta_tests.sandbox import INT64, Sandbox, model_of, tiny_model, value
 
 
@@ -57,6 +58,12 @@ def test_dim_shape_and_input_reach_the_tools(dynamic: Sandbox) -> None:
     assert np.array_equal(np.load(made), given)
 
 
+def test_the_shape_of_a_scalar_is_a_word(sandbox: Sandbox) -> None:
+    file = sandbox.save("scalar.onnx", tiny_model(()))
+    (model,) = local.models([file], dims={}, shapes={"x": "scalar"}, files_in={})
+    assert [(fact.name, fact.shape) for fact in model.inputs] == [("x", ())]
+
+
 def test_a_changed_input_file_is_seen(dynamic: Sandbox) -> None:
     for factor in (1, 2):
         np.save(dynamic.folder / "x.npy", np.full((1, 1, 3), factor, np.float32))
@@ -95,7 +102,10 @@ WRONG: dict[str, tuple[tuple[str, ...], str]] = {
         ("--model", "dynamic.onnx", "--shape", "x=1x1x3", "--dim", "n=2"),
         "dim 'n' is 2 elsewhere and 1 in input 'x'",
     ),
-    "shape-empty": (("--model", "dynamic.onnx", "--shape", "x="), "--shape 'x=': expected INPUT=1x3x48x192"),
+    "shape-empty": (
+        ("--model", "dynamic.onnx", "--shape", "x="),
+        "--shape 'x=': expected INPUT=1x3x48x192 or INPUT=scalar",
+    ),
     "input-unknown": (
         ("--model", "dynamic.onnx", "--input", "q=good.npy"),
         "--input 'q': dynamic.onnx has no such input; its inputs are: x",

@@ -255,6 +255,7 @@ def make_run(config: pytest.Config, artifacts_root: Path) -> Run:
         memory_limit=limit or None,
         reuse=not option.no_reuse,
     )
+    expectations.reject_strangers(option.expectations, [device.name for device in probed])
     known = {} if earlier else {device.name: _known(option, chain.version, device) for device in probed}
     most = upkeep.parse_size(option.max_bytes) if option.max_bytes else None
     models = selection.select(tuple(_models(option, earlier)), max_bytes=most)
