@@ -35,7 +35,7 @@ models: $(STAMP) ## run the embedded models on the default devices, record them,
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 test: $(STAMP) ## run the tests of the suite itself
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal onnx_models/meta_tests $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile onnx_models/meta_tests $(ARGS)
 
 lint: $(STAMP) ## ruff and mypy, changing nothing
 	$(BIN)/ruff check .

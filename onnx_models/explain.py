@@ -82,7 +82,7 @@ def _expected(head: Mapping[str, Any], row: Mapping[str, Any], wanted: Sequence[
         device=row["device"],
         system=head["host"]["system"],
         cpu=head["host"]["cpu"],
-        found=head["devices"][row["device"]]["found"],
+        found=head["devices"][row["device"]].get("found", ()),
     )
     model = row["id"].partition("/")[2]
     known = expectations.load(wanted, here)

@@ -11,7 +11,7 @@ import hashlib
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,7 @@ def signature(
     for rule in known:
         found = rule.pattern.search(text) if not rule.stages or stage in rule.stages else None
         if found:
-            return _by_rule(rule, found, attributes)
+            return _at_output(_by_rule(rule, found, attributes), stage, message)
     lines = text.splitlines()
     phase, error = _error(lines, message)
     if kind is Kind.CRASH:
@@ -111,6 +111,12 @@ def _by_rule(rule: _Rule, found: re.Match[str], attributes: frozenset[str]) -> S
         name = f"{name[: _ID_LIMIT - 9]}-{_hash(name)}"
     spoken = fields | {"attributes": f" ({fields['attributes']})" if fields.get("attributes") else ""}
     return Signature(id=name, title=_bounded(rule.title.format_map(spoken)), phase=rule.phase, host=rule.host)
+
+
+def _at_output(named: Signature, stage: Stage, message: str) -> Signature:
+    """A mismatch is named by its output too: two outputs of a model that are wrong are two faults."""
+    output = re.match(r"output (\d+) ", message) if stage is Stage.COMPARE else None
+    return replace(named, id=f"{named.id}[output={output[1]}]") if output else named
 
 
 def _attributes(text: str, wanted: frozenset[str]) -> str:

@@ -115,9 +115,7 @@ def run_stages(case: Case, model_file: Path, reference: Reference | None, settin
     if reference is None:
         return Outcome(stages=tuple(results), notes=notes)
     compared, outputs = _compare(reference, folder)
-    return Outcome(
-        stages=(*results, compared), outputs=outputs, notes=notes, vacuous=reference.vacuous
-    )
+    return Outcome(stages=(*results, compared), outputs=outputs, notes=notes, vacuous=reference.vacuous)
 
 
 def plan(case: Case, model_file: Path, reference: Reference | None, settings: Settings) -> tuple[Step, ...]:

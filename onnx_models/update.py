@@ -176,7 +176,7 @@ class _Desk:
             device=device,
             system=head["host"]["system"],
             cpu=head["host"]["cpu"],
-            found=head["devices"][device]["found"],
+            found=head["devices"][device].get("found", ()),
         )
         target = self._target(device)
         last = Stage(head["devices"][device]["last_stage"])

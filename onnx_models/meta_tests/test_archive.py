@@ -113,6 +113,7 @@ def test_names_that_lead_astray(folder: Path, name: str, words: str, kind: str) 
         (typed(tarfile.BLKTYPE), "is a device or a pipe"),
         (typed(tarfile.FIFOTYPE), "is a device or a pipe"),
     ],
+    ids=["link-away", "link-inside", "hard-link", "character-device", "block-device", "pipe"],
 )
 def test_members_that_are_no_files(folder: Path, change: Change, words: str) -> None:
     refused(tar(folder / "a.tar.gz", (*GOOD, None), ("evil", b"", change)), words)

@@ -96,7 +96,7 @@ def test_adopt_hold_edit_and_fix(tmp_path: Path) -> None:
     adopted = loop.list.read_text(encoding="utf-8")
     assert adopted.count("[[case]]") == 3
     assert 'signature = "illegal-op:onnx.GRU[direction=bidirectional]"' in adopted
-    assert 'signature = "mismatch-non-finite"' in adopted
+    assert 'signature = "mismatch-non-finite[output=0]"' in adopted
 
     # With that list the run is green, and there is nothing left to update.
     output = loop.run("--update-expectations", code=0)

@@ -220,9 +220,12 @@ def test_console_script_answers() -> None:
 
 
 def test_conftest_only_loads_the_plugin() -> None:
-    docstring, asks, unless_installed = ast.parse((ROOT / "conftest.py").read_text(encoding="utf-8")).body
+    docstring, *asks, unless_installed = ast.parse((ROOT / "conftest.py").read_text(encoding="utf-8")).body
     assert isinstance(docstring, ast.Expr)
-    assert ast.unparse(asks) == "from importlib.metadata import entry_points"
+    assert [ast.unparse(line) for line in asks] == [
+        "import os",
+        "from importlib.metadata import entry_points",
+    ]
     assert isinstance(unless_installed, ast.If)
     assert "'onnx_models.plugin' not in entry_points(" in ast.unparse(unless_installed.test)
     assert [ast.unparse(line) for line in unless_installed.body] == [

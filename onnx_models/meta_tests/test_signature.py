@@ -154,18 +154,18 @@ def test_limits_are_named_by_their_stage_alone(kind: Kind) -> None:
     ("message", "name"),
     [
         ("number of outputs: expected 2, found 1", "mismatch-count"),
-        ("output 0 'y': dtype: expected float32, found float64", "mismatch-dtype:float32:float64"),
-        ("output 1 'z': rank: expected 2 [2, 3], found 3 [2, 3, 1]", "mismatch-rank"),
-        ("output 1 'z': shape: expected [2, 3], found [3, 2]", "mismatch-shape"),
-        ("output 0 'y': NaN not at the same places, first at [0, 0]", "mismatch-non-finite"),
-        ("output 0 'y': 3 of 9 elements differ, first at [1]", "mismatch-exact"),
-        ("output 0 'y': rmse 0.25 exceeds 1e-05 (noise 1e-7)", "mismatch-values"),
-        ("output 7 'a b': largest error 3 exceeds 0.1", "mismatch-values"),
-        ("output 0 'y': 0.npy was not written", "mismatch-no-output"),
-        ("output 0 'y': 0.npy is not a whole .npy file (EOF)", "mismatch-no-output"),
+        ("output 0 'y': dtype: expected float32, found float64", "mismatch-dtype:float32:float64[output=0]"),
+        ("output 1 'z': rank: expected 2 [2, 3], found 3 [2, 3, 1]", "mismatch-rank[output=1]"),
+        ("output 1 'z': shape: expected [2, 3], found [3, 2]", "mismatch-shape[output=1]"),
+        ("output 0 'y': NaN not at the same places, first at [0, 0]", "mismatch-non-finite[output=0]"),
+        ("output 0 'y': 3 of 9 elements differ, first at [1]", "mismatch-exact[output=0]"),
+        ("output 0 'y': rmse 0.25 exceeds 1e-05 (noise 1e-7)", "mismatch-values[output=0]"),
+        ("output 7 'a b': largest error 3 exceeds 0.1", "mismatch-values[output=7]"),
+        ("output 0 'y': 0.npy was not written", "mismatch-no-output[output=0]"),
+        ("output 0 'y': 0.npy is not a whole .npy file (EOF)", "mismatch-no-output[output=0]"),
     ],
 )
-def test_mismatches_are_named_by_what_differs_and_not_by_how_much(message: str, name: str) -> None:
+def test_mismatches_are_named_by_what_differs_where_and_not_by_how_much(message: str, name: str) -> None:
     assert signature(Stage.COMPARE, Kind.MISMATCH, "", message=message).id == name
 
 
