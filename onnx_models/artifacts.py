@@ -145,30 +145,40 @@ class StageCache:
 
     A result is reused when its key is unchanged and its products are the files
     it made (size and modification time). A stage that ran out of time or memory
-    is reused only under a limit that is no larger.
+    is reused only under a limit that is no larger. One that ran out of memory
+    without a limit ran out of the machine's, which may be free the next time.
     """
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / "stages.json"
 
-    def get(self, stage: Stage, key: str, *, limits: Limits, products: Iterable[Path]) -> StageResult | None:
-        """The stored result, or None when the stage must run."""
+    def get(
+        self, stage: Stage, key: str, *, limits: Limits, products: Iterable[Path], run: str | None = None
+    ) -> StageResult | None:
+        """The stored result, or None when the stage must run; with `run`, only what that run made."""
         row = self._load().get(stage.value)
         if not isinstance(row, dict) or row.get("key") != key or "limits" not in row:
+            return None
+        if run is not None and (not run or row.get("run") != run):
             return None
         result = _result(stage, row["result"], self.file.parent)
         if result.failure is None:
             return result if row["products"] == _fingerprint(products, self.file.parent) else None
         kind = result.failure.kind
-        before, now = row["limits"].get(kind.value), limits.get(kind)
-        return None if before is not None and (now is None or now > before) else result
+        if kind not in limits:
+            return result
+        before, now = row["limits"].get(kind.value), limits[kind]
+        return None if before is None or now is None or now > before else result
 
-    def put(self, result: StageResult, key: str, *, limits: Limits, products: Iterable[Path]) -> None:
+    def put(
+        self, result: StageResult, key: str, *, limits: Limits, products: Iterable[Path], run: str = ""
+    ) -> None:
         """Store a result; the other stages of the file stay."""
         made = _fingerprint(products, self.file.parent) if result.failure is None else {}
         rows = self._load() | {
             result.stage.value: {
                 "key": key,
+                "run": run,
                 "limits": {kind.value: limit for kind, limit in limits.items()},
                 "products": made,
                 "result": _row(result, self.file.parent),

@@ -175,6 +175,7 @@ _SHARED = (
     "compile_flags",
     "run_flags",
     "session",
+    "test_data",
     "compare",
     "timeout_class",
 )

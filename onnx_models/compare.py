@@ -151,16 +151,28 @@ def _counted(want: Array, found: Array, agrees: Array) -> Numbers:
 
 def _indices(expected: Expected, found: Array, policy: Policy) -> Numbers:
     want, scores = expected.array, expected.scores
-    if scores is None:
+    if scores is None or not (_whole(want) and _whole(found)):
         return _exact(expected, found, policy)
+    want, found = want.astype(np.int64), found.astype(np.int64)
     slack = 0.0
     if tolerance.is_float(scores.dtype.name):
-        scale, largest = metrics.scale_of(scores)
-        slack = tolerance.tolerance(policy, scores.dtype.name, scale, largest).worst
+        # The noise of the scores, not that of the indices: two that tie may lie far apart.
+        dtype, (scale, largest) = scores.dtype.name, metrics.scale_of(scores)
+        slack = tolerance.tolerance(
+            tolerance.default_policy(dtype, scale, largest), dtype, scale, largest
+        ).worst
     axis, keepdims = int(policy.params["axis"]), bool(policy.params.get("keepdims", True))
     agrees = matching.tied(want, found, scores, axis=axis, keepdims=keepdims, slack=slack)
     ties = int(np.count_nonzero(agrees & (want != found)))
     return _counted(want, found, agrees) | {"ties": ties, "tolerance_worst": _plain(slack)}
+
+
+def _whole(array: Array) -> bool:
+    """Whether all elements are whole numbers, as indices behind a Cast to a float type still are."""
+    if array.dtype.kind in "iu":
+        return True
+    wide = metrics.real(array).astype(np.float64)
+    return bool(np.all(np.isfinite(wide) & (wide == np.round(wide)) & (np.abs(wide) < 2**53)))
 
 
 def _quantized(expected: Expected, found: Array, policy: Policy) -> Numbers:

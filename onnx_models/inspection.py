@@ -7,11 +7,12 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from onnx_models import tools
+from onnx_models.catalog import Model
 from onnx_models.inputs import Port
 from onnx_models.outcomes import UsageError
 
@@ -99,6 +100,22 @@ def inspect(
     if identity not in _seen:
         _seen[identity] = _inspect(model_file, scratch, timeout, memory_limit)
     return _seen[identity]
+
+
+def with_file_facts(model: Model, model_file: Path) -> Model:
+    """The record of a model that only an archive holds, completed by what its file says.
+
+    Its size and whether its weights lie beside it decide how it is imported, and
+    no catalogue can know them. The archive's sha256 stands for the files in it.
+
+    Raises:
+        ModelFileError: as `inspect`.
+    """
+    if model.source.get("type") != "hub-archive":
+        return model
+    info = inspect(model_file)
+    sha256 = str(model.source["sha256"])
+    return replace(model, bytes=info.bytes, external_data=info.external, sha256=sha256)
 
 
 def _inspect(model_file: Path, scratch: Path | None, timeout: float, memory_limit: int | None) -> ModelInfo:

@@ -62,12 +62,11 @@ def choose(measured: Measured) -> Policy:
     dtype = measured.dtype
     if measured.rule == "indices" or not is_float(dtype):
         rule: Rule = measured.rule if measured.rule != "values" else "exact"
-        noise = measured.optimisation if rule == "indices" else None
         return Policy(
             rule=rule,
-            basis="optimisation" if noise else "exact",
-            noise=noise.rmse if noise else 0.0,
-            noise_max=noise.worst if noise else 0.0,
+            basis="exact",
+            noise=0.0,
+            noise_max=0.0,
             params=measured.params,
             origin=measured.origin,
         )
@@ -87,7 +86,7 @@ def _by_best_basis(measured: Measured) -> Policy:
     default = tolerance.default_policy(measured.dtype, measured.scale, measured.largest)
     healthy = tolerance.health_bounds(measured.dtype, measured.scale, measured.largest)
     precise, optimisation = measured.float64, measured.optimisation
-    if precise is not None and not precise.structure:
+    if precise is not None and is_within(precise, healthy):
         return Policy(basis="float64", noise=precise.rmse, noise_max=precise.worst, samples=measured.count)
     if optimisation is not None and optimisation.rmse > 0 and is_within(optimisation, healthy):
         return Policy(

@@ -20,6 +20,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from onnx_models import datasets, noise
+from onnx_models.cache import SourceError
 from onnx_models.catalog import Model
 from onnx_models.inputs import UnsupportedInput
 from onnx_models.inspection import ModelFileError, ModelInfo, inspect, refuse_obvious, run_child
@@ -48,7 +49,7 @@ __all__ = [
     "make_reference",
 ]
 
-ALGORITHM = 6
+ALGORITHM = 7
 """Raised whenever the same model and facts would give another reference: older ones are then made again."""
 
 TIMEOUT = 900.0
@@ -165,12 +166,18 @@ def _stored_data(model: Model, folder: Path, draw: Draw) -> tuple[bool, tuple[st
     if not model.test_data or draw.inputs == "seeded" or draw.cache is None:
         return False, ()
     try:
-        datasets.obtain(model, folder / STORED / "archive", cache=draw.cache, offline=draw.offline)
-    except SuiteError as error:
+        archive = stored_folder(model, folder) / "archive"
+        datasets.obtain(model, archive, cache=draw.cache, offline=draw.offline)
+    except SourceError as error:
         if draw.inputs != "default":
             raise
         return False, (f"seeded inputs, because the stored ones cannot be had: {error}".splitlines()[0],)
     return True, ()
+
+
+def stored_folder(model: Model, folder: Path) -> Path:
+    """Where a model's stored sets are unpacked: by content, so that a changed archive is never mixed up."""
+    return folder / STORED / str(model.test_data["sha256"])[:12]
 
 
 def reference_key(model: Model, model_file: Path, draw: Draw, *, stored: bool = False) -> str:
@@ -258,7 +265,7 @@ def _stored_sets(request: _Request) -> tuple[tuple[datasets.ConvertedSet, ...], 
     info = inspect(request.file, scratch=request.folder, memory_limit=request.memory_limit)
     sets, notes = datasets.stored_sets(
         request.model,
-        request.folder / STORED,
+        stored_folder(request.model, request.folder),
         cache=request.draw.cache,
         inputs=info.inputs,
         outputs=info.outputs,
@@ -302,7 +309,8 @@ def _ask(
     finally:
         asked.unlink(missing_ok=True)
         told.unlink(missing_ok=True)
-    kind = finished.kind or Kind.ERROR
+    # A child that answers says what onnxruntime refused; one that does not met a fault of the machine.
+    kind = Kind.INFRASTRUCTURE if finished.kind in (None, Kind.ERROR) else finished.kind
     message = f"no end after {timeout:g} s" if kind is Kind.TIMEOUT else finished.first_error()
     failure = Failure(stage=Stage.REFERENCE, kind=kind, message=f"onnxruntime: {message}")
     return failure, finished.peak_bytes
@@ -335,22 +343,19 @@ def _judged(
 ) -> Reference:
     """Choose each output's policy and hold the reference against itself."""
     sets: list[ReferenceSet] = []
-    first: list[Measured] = []
+    all_measured: list[list[Measured]] = []
     for index, row in enumerate(answer["sets"]):
         wide = precise[index] if precise is not None else [None] * len(row["outputs"])
         measured = [_measured(each, better) for each, better in zip(row["outputs"], wide, strict=True)]
         sets.append(_set(row, request.folder, measured, wide))
-        first = first or measured
+        all_measured.append(measured)
     rows = answer["sets"][0]["outputs"]
     probes = {
         name: None if found is None else [Difference(**each) for each in found]
         for name, found in answer["probes"].items()
     }
-    vacuous = noise.vacuity(first, sets[0].policies, probes)
-    repeats = [Difference(**row["repeat"]) for row in rows]
-    if answer["options"]["graph_optimization_level"] == "disable":
-        first = [dataclasses.replace(each, optimisation=None) for each in first]
-    unhealthy = noise.unhealthy([row["name"] for row in rows], first, repeats)
+    vacuous = noise.vacuity(all_measured[0], sets[0].policies, probes)
+    unhealthy = _unhealthy(answer, all_measured)
     failure = None
     if unhealthy:
         failure = Failure(stage=Stage.REFERENCE, kind=Kind.REFERENCE_UNHEALTHY, message=unhealthy)
@@ -362,6 +367,20 @@ def _judged(
         vacuous=vacuous,
         health=_health(answer, float64),
     )
+
+
+def _unhealthy(answer: Mapping[str, Any], all_measured: Sequence[Sequence[Measured]]) -> str:
+    """Why the reference is no judge, by any of its sets; empty when it is one."""
+    unoptimised = answer["options"]["graph_optimization_level"] == "disable"
+    for row, measured in zip(answer["sets"], all_measured, strict=True):
+        if unoptimised:  # Fusing changes a quantized model's results: that is noise, and no ill health.
+            measured = [dataclasses.replace(each, optimisation=None) for each in measured]
+        outputs = row["outputs"]
+        repeats = [Difference(**each["repeat"]) for each in outputs]
+        found = noise.unhealthy([each["name"] for each in outputs], measured, repeats)
+        if found:
+            return f"{row['name']}: {found}" if len(all_measured) > 1 else found
+    return ""
 
 
 def _odd_values(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -21,6 +21,7 @@ from onnx_models.artifacts import CaseFolder, StageCache
 from onnx_models.cases import Case
 from onnx_models.catalog import TIMEOUT_CLASSES, Model
 from onnx_models.devices import host_cpu
+from onnx_models.inspection import with_file_facts
 from onnx_models.outcomes import Failure, Kind, Outcome, Stage, StageResult
 from onnx_models.reference import Reference, file_sha256
 from onnx_models.signature import signature
@@ -43,7 +44,9 @@ class Settings:
         artifacts: root of the generated files.
         timeouts: seconds per stage that the user asked for; they win over a device's own.
         memory_limit: bytes of resident memory that one tool's process tree may take, None for no limit.
-        reuse: whether unchanged stages are taken from the cache.
+        reuse: whether unchanged stages are taken from the cache, whoever made them.
+        run: names the run; without `reuse`, only what this run made is taken from the cache, since
+            devices share an import, and one may be reading it while the next one asks for it.
         again: the first stage to run anew whatever the cache holds, when a result is to be confirmed.
         alone: whether a tool waits until it has the machine to itself.
         python: interpreter for the comparison in `commands.sh`.
@@ -54,6 +57,7 @@ class Settings:
     timeouts: Mapping[Stage, float] = field(default_factory=dict)
     memory_limit: int | None = None
     reuse: bool = True
+    run: str = ""
     again: Stage | None = None
     alone: bool = False
     python: str = sys.executable
@@ -65,7 +69,7 @@ class Settings:
 
     def reuses(self, stage: Stage) -> bool:
         """Whether an unchanged stage may be taken from the cache."""
-        return self.reuse and (self.again is None or stage.order < self.again.order)
+        return self.again is None or stage.order < self.again.order
 
     def folder(self, case: Case) -> CaseFolder:
         """Where the case's files lie."""
@@ -97,6 +101,7 @@ def run_stages(case: Case, model_file: Path, reference: Reference | None, settin
         reference: inputs and expected outputs; None for a device that is only compiled for.
         settings: tools, limits and the artifacts folder.
     """
+    case = replace(case, model=with_file_facts(case.model, model_file))
     notes = case.model.notes + (reference.notes if reference else ())
     folder = settings.folder(case)
     folder.device.mkdir(parents=True, exist_ok=True)
@@ -207,7 +212,8 @@ def _execute(step: Step, folder: CaseFolder, settings: Settings) -> StageResult:
     limits = {Kind.TIMEOUT: step.timeout, Kind.OUT_OF_MEMORY: settings.memory_limit}
     with FileLock(step.cache / ".lock"):
         if settings.reuses(step.stage):
-            known = cache.get(step.stage, step.key, limits=limits, products=step.products)
+            mine = None if settings.reuse else settings.run
+            known = cache.get(step.stage, step.key, limits=limits, products=step.products, run=mine)
             if known is not None:
                 return _signed(known)
         artifacts.discard(step.products)
@@ -225,7 +231,7 @@ def _execute(step: Step, folder: CaseFolder, settings: Settings) -> StageResult:
             artifacts.discard(step.products)
         # A fault of the machine may be gone the next time, so it is not kept.
         if result.failure is None or result.failure.kind is not Kind.INFRASTRUCTURE:
-            cache.put(result, step.key, limits=limits, products=step.products)
+            cache.put(result, step.key, limits=limits, products=step.products, run=settings.run)
         return result
 
 
@@ -264,7 +270,10 @@ def _start(step: Step, folder: CaseFolder, settings: Settings) -> StageResult:
 
 def _failure(step: Step, finished: tools.Finished) -> Failure | None:
     if finished.kind is Kind.TIMEOUT:
-        message = f"no end after {step.timeout:g} s: {finished.first_error()}"
+        said = finished.first_error()
+        # Of a tool that printed nothing of note, it only says again that time ran out.
+        said = "" if said.startswith("still running after") else f": {said}"
+        message = f"no end after {step.timeout:g} s{said}"
         return Failure(stage=step.stage, kind=Kind.TIMEOUT, message=message)
     if finished.kind is not None:
         return Failure(stage=step.stage, kind=finished.kind, message=finished.first_error())

@@ -37,6 +37,9 @@ _COMPLETED = frozenset(
     )
 )
 
+_NO_REFERENCE = frozenset(k.value for k in (Kind.ERROR, Kind.REFERENCE_UNHEALTHY, Kind.UNSUPPORTED_INPUT))
+"""A reference that fails so is an error of nobody's: the model has none, today and tomorrow."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
@@ -117,8 +120,9 @@ def _in_repository(file: Path) -> str:
 def _completed(row: Mapping[str, Any]) -> bool:
     if row["collection"] not in catalog.collections() or row["kind"] == Kind.INFRASTRUCTURE.value:
         return False
-    # An unhealthy reference is an error of nobody's: the model has none, today and tomorrow.
-    return row["verdict"] in _COMPLETED or row["kind"] == Kind.REFERENCE_UNHEALTHY.value
+    if row["stage"] == Stage.REFERENCE.value and row["kind"] is not None:
+        return row["kind"] in _NO_REFERENCE
+    return row["verdict"] in _COMPLETED
 
 
 def _key(head: Mapping[str, Any], row: Mapping[str, Any]) -> tuple[str, str]:

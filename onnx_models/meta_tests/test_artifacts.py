@@ -113,6 +113,28 @@ def test_a_changed_product_is_not_believed(tmp_path: Path, change: str) -> None:
     assert cache.get(Stage.COMPILE, "key", limits=LIMITS, products=[made]) is None
 
 
+@pytest.mark.parametrize("limit", [None, 1000])
+def test_memory_that_the_machine_had_not_may_be_free_the_next_time(
+    tmp_path: Path, limit: float | None
+) -> None:
+    failure = Failure(stage=Stage.COMPILE, kind=Kind.OUT_OF_MEMORY, message="SIGKILL")
+    cache, unlimited = StageCache(tmp_path), {Kind.TIMEOUT: 10.0, Kind.OUT_OF_MEMORY: None}
+    cache.put(
+        StageResult(stage=Stage.COMPILE, seconds=1.0, failure=failure), "k", limits=unlimited, products=[]
+    )
+    limits = unlimited | {Kind.OUT_OF_MEMORY: limit}
+    assert cache.get(Stage.COMPILE, "k", limits=limits, products=[]) is None
+
+
+def test_one_run_may_take_only_what_it_made_itself(tmp_path: Path) -> None:
+    cache = StageCache(tmp_path)
+    cache.put(StageResult(stage=Stage.RUN, seconds=1.0), "k", limits=LIMITS, products=[], run="a")
+    found = {run: cache.get(Stage.RUN, "k", limits=LIMITS, products=[], run=run) for run in ("a", "b", "")}
+    assert [run for run, result in found.items() if result] == ["a"]
+    cache.put(StageResult(stage=Stage.RUN, seconds=1.0), "k", limits=LIMITS, products=[])
+    assert cache.get(Stage.RUN, "k", limits=LIMITS, products=[], run="") is None, "runs without a name"
+
+
 @pytest.mark.parametrize(
     ("kind", "limits", "believed"),
     [

@@ -250,6 +250,23 @@ def test_one_index_twice_is_no_tie() -> None:
     assert _mismatch(np.array([0, 1]), np.array([0, 0]), policy, scores=scores) == "exact"
 
 
+def test_the_noise_of_indices_forgives_no_wrong_index() -> None:
+    scores = np.array([[0.1, 0.9, 0.2, 0.5]], np.float32)
+    policy = Policy(rule="indices", basis="optimisation", noise=200.0, noise_max=400.0, params={"axis": 1})
+    assert _mismatch(np.array([[1]]), np.array([[0]]), policy, scores=scores) == "exact"
+
+
+def test_indices_behind_a_cast_are_indices_and_odd_ones_are_compared_exactly() -> None:
+    scores = np.array([[0.9, 0.9, 0.2]], np.float32)
+    policy = Policy(rule="indices", params={"axis": 1})
+    want = np.array([[0]], np.float32)
+    assert _one(want, np.array([[1]], np.float32), policy, scores=scores).ok
+    for odd in (0.5, np.nan, np.inf, -np.inf, -1.0, 3.0, 1e30):
+        found = np.array([[odd]], np.float32)
+        assert not _one(want, found, policy, scores=scores).ok, odd
+    assert not _one(np.array([[0.5]], np.float32), want, policy, scores=scores).ok
+
+
 def _detections(boxes: Array, classes: Array) -> Sequence[Expected]:
     policy = Policy(rule="rows", basis="default", noise=1e-6, noise_max=1e-5, params={"group": "nms"})
     return [

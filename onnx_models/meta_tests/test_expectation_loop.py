@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from onnx import helper
 
 from onnx_models.meta_tests.fake_iree import TOOLS
-from onnx_models.meta_tests.sandbox import Sandbox, copy_of_package
+from onnx_models.meta_tests.sandbox import Sandbox, copy_of_package, model_of, value
 
 GRU = (
     "exit 1 ../model.mlir:28:13: error: failed to legalize operation 'torch.operator' that was explicitly "
@@ -185,7 +186,7 @@ def test_a_broken_host_gives_no_verdicts(tmp_path: Path) -> None:
     for name in names[:4]:
         (tmp_path / f"{name}.onnx").unlink()
     output = loop.run("--update-expectations", code=10)
-    assert "the host is broken, not IREE: 4 of 5 cases failed in fetch" in output
+    assert "the host is broken, not IREE: 4 of 5 cases failed in fetch or reference" in output
     assert set(loop.verdicts().values()) == {"error"}
     assert "failed in fetch" in str(loop.sandbox.record().foot["host_broken"])
     assert loop.list.read_text(encoding="utf-8") == ""
@@ -195,6 +196,47 @@ def test_a_broken_host_gives_no_verdicts(tmp_path: Path) -> None:
     assert refused.code == 4
     assert "has no verdicts" in refused.output
     loop.run("--mass-failure", "90", code=1)
+
+
+def test_what_the_harness_cannot_write_is_a_fault_of_the_machine(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, ("a", "b", "c", "d"))
+    (tmp_path / "artifacts" / "tiny").mkdir(parents=True)
+    for name in "abcd":
+        (tmp_path / "artifacts" / "tiny" / name).write_bytes(b"no folder")
+    assert "4 of 4 cases failed in fetch or reference" in loop.run(code=10)
+    row = loop.sandbox.case("cpu/tiny/a")
+    assert (row["stage"], row["kind"]) == ("reference", "infrastructure")
+    assert row["message"].startswith("FileExistsError: ")
+
+
+def test_a_list_that_cannot_be_updated_ends_the_run_with_an_error(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, ("gru",))
+    loop.tell({"gru": ("compiler", GRU)})
+    loop.list.write_text(
+        'case = [{ id = "tiny/gru", stage = "run", kind = "crash", why = "x" }]\n', encoding="utf-8"
+    )
+    before = loop.list.read_text(encoding="utf-8")
+    output = loop.run("--update-expectations", "--retries", "0", code=4)
+    assert "expectations not updated: " in output
+    assert loop.list.read_text(encoding="utf-8") == before
+
+
+def test_a_model_that_onnxruntime_refuses_can_be_adopted(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, ("good", "refused"))
+    node = helper.make_node("NoSuchOperator", ["x"], ["y"])
+    loop.sandbox.save("refused.onnx", model_of([node], [value("x")], [value("y")]))
+    loop.run(code=1)
+    row = loop.sandbox.case("cpu/tiny/refused")
+    assert (row["verdict"], row["stage"], row["kind"]) == ("error", "reference", "error")
+    loop.list.write_text('[collection.tiny]\ndefault = "record"\n', encoding="utf-8")
+    loop.run(code=0)
+    assert loop.verdicts() == {"good": "new", "refused": "new"}
+    loop.run("--update-expectations", code=0)
+    loop.run(code=0)
+    assert loop.verdicts() == {"good": "passed", "refused": "expected-failure"}
+    adopted = loop.list.read_text(encoding="utf-8")
+    assert "Load model from refused.onnx failed" in adopted
+    assert str(tmp_path) not in adopted
 
 
 def test_a_recorded_collection_is_green_until_it_is_adopted(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_a_rule_keeps_its_parameters_and_origin() -> None:
         "indices",
         {"axis": 1},
         "ArgMax",
-        4e-7,
+        0.0,  # what two sessions' indices differ by says nothing of how near their scores are
     )
     assert choose(_measured(dtype="uint8", rule="quantized", params={"step": 1})).rule == "quantized"
 
@@ -127,3 +127,9 @@ def test_noise_seen_on_few_elements_counts_for_more() -> None:
         return tolerance.tolerance(policy, "float32", 0.0, 0.0).rmse / (tolerance.NOISE_FACTOR * SMALL.rmse)
 
     assert [round(bound(count), 2) for count in (1, 2, 4, 1000)] == [16.0, 4.75, 1.94, 1.0]
+
+
+def test_a_float64_evaluation_far_from_the_reference_is_no_basis() -> None:
+    astray = Difference(rmse=0.5, worst=2.0, different=9, structure=False)
+    assert choose(_measured(float64=astray)).basis != "float64"
+    assert choose(_measured(float64=astray, optimisation=SMALL)).basis == "optimisation"

@@ -40,6 +40,19 @@ def test_what_is_unchanged_is_reused_and_what_is_not_runs_again(sandbox: Sandbox
     assert reused(sandbox, "--device", "cpu.toml") == none
 
 
+def test_devices_of_one_run_share_an_import_and_a_reference_that_no_earlier_run_made(
+    sandbox: Sandbox,
+) -> None:
+    text = 'title = "x"\ndriver = "local-task"\ncompile_flags = ["--new"]\nrun_flags = []\n'
+    (sandbox.folder / "other.toml").write_text(text, encoding="utf-8")
+    for _ in range(2):
+        ended = sandbox.run("--model", "tiny.onnx", "--no-reuse", "--device", "cpu", "--device", "other.toml")
+        assert ended.code == 0, ended.output
+        rows = [sandbox.case(f"{device}/local/tiny")["stages"] for device in ("cpu", "other")]
+        again = [[row["stage"] for row in stages if row["reused"]] for stages in rows]
+        assert again == [[], ["reference", "import"]]
+
+
 def test_a_damaged_product_is_made_again(sandbox: Sandbox) -> None:
     reused(sandbox)
     folder = sandbox.script("local/tiny").parent

@@ -150,7 +150,8 @@ def test_a_second_update_changes_nothing(lists: Lists) -> None:
 def test_what_did_not_run_to_completion_changes_nothing(lists: Lists) -> None:
     rows = [
         row(A, verdict="skipped"),
-        row(B, "reference", "error", "x", verdict="error"),
+        row(B, "reference", "timeout", "x", verdict="new"),
+        row(B, "reference", "infrastructure", "x", verdict="error"),
         row(C, "run", "infrastructure", "host-disk-full", verdict="error"),
         row(D, "compile", "error", "x", verdict="flaky"),
         row("local/mine", "compile", "error", "x"),
@@ -158,10 +159,12 @@ def test_what_did_not_run_to_completion_changes_nothing(lists: Lists) -> None:
     assert lists.update(rows) == ""
 
 
-def test_a_model_without_a_healthy_reference_is_adopted(lists: Lists) -> None:
-    rows = [row(B, "reference", "reference-unhealthy", "x", verdict="error")]
+@pytest.mark.parametrize("kind", ["reference-unhealthy", "error", "unsupported-input"])
+@pytest.mark.parametrize("verdict", ["error", "new"])
+def test_a_model_without_a_reference_is_adopted(lists: Lists, kind: str, verdict: str) -> None:
+    rows = [row(B, "reference", kind, "x", verdict=verdict)]
     lists.update(rows)
-    assert 'kind = "reference-unhealthy"' in lists.text
+    assert f'kind = "{kind}"' in lists.text
     assert lists.update(rows) == ""
 
 
@@ -289,8 +292,11 @@ def broken(count: int, stage: str = "fetch", kind: str = "infrastructure", signa
 @pytest.mark.parametrize(
     ("rows", "says"),
     [
-        (broken(4), "4 of 4 cases failed in fetch"),
-        (broken(5, "reference", "error") + [row(A)] * 4, "5 of 9 cases failed in reference"),
+        (broken(4), "4 of 4 cases failed in fetch or reference"),
+        (broken(5, "reference", "timeout") + [row(A)] * 4, "5 of 9 cases failed in fetch or reference"),
+        (broken(4) + broken(4, "reference") + [row(A)], "8 of 9 cases failed in fetch or reference"),
+        (broken(3, signature="full") + broken(3, "run", signature="full"), "6 of 6 cases failed as full"),
+        (broken(9, "reference", "error"), ""),
         (broken(4, "run", signature="host-disk-full"), "failed as host-disk-full"),
         (broken(4) + [row(A, verdict="skipped")] * 9, "4 of 4"),
         (broken(3), ""),

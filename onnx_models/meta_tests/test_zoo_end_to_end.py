@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from onnx_models.meta_tests.hub_server import HubServer, served
-from onnx_models.meta_tests.sandbox import Sandbox, copy_of_package, tiny_model
+from onnx_models.meta_tests.sandbox import Sandbox, copy_of_package, model_of, tiny_model, value
 
 GOOD = "vision/classification/mnist/model/mnist-12"
 STALE = "vision/classification/mnist/model/mnist-8"
@@ -145,3 +146,32 @@ def test_offline_names_the_file_and_the_command(zoo: tuple[Sandbox, HubServer]) 
     assert required.code != 0
     assert sandbox.case(f"cpu/zoo/{GOOD}")["verdict"] == "error"
     assert not hub.requests
+
+
+def test_a_model_inside_an_archive_brings_its_weights_along(
+    zoo: tuple[Sandbox, HubServer], tmp_path: Path
+) -> None:
+    sandbox, hub = zoo
+    folder = tmp_path / "large"
+    folder.mkdir()
+    weight = numpy_helper.from_array(np.full((2, 3), 2, np.float32), "w")
+    nodes = [helper.make_node("Mul", ["x", "w"], ["y"])]
+    model = model_of(nodes, [value("x")], [value("y")], [weight])
+    onnx.save(model, folder / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        for name in ("m.onnx", "m.data"):
+            tar.add(folder / name, f"large/{name}")
+    path = "Computer_Vision/large_Opset17_timm/large_Opset17"
+    data = packed.getvalue()
+    source = {"type": "hub-archive", "path": f"{path}.tar.gz", "bytes": len(data)}
+    source["sha256"] = hub.add(f"{path}.tar.gz", data)
+    home = Path(sandbox.env["PYTHONPATH"])
+    catalogue = home / "onnx_models" / "catalogue" / "zoo-archives.jsonl"
+    catalogue.write_text(json.dumps({"path": path, "source": source}) + "\n", encoding="utf-8")
+    # The fake importer takes no options: what counts here is what it was asked to do.
+    ended = sandbox.run("--collection", "zoo-archives")
+    stages = {stage["stage"]: stage for stage in sandbox.case(f"cpu/zoo-archives/{path}")["stages"]}
+    assert stages["reference"]["ok"], ended.output
+    command = stages["import"]["commands"][0]
+    assert (Path(command[command.index("--data-dir") + 1]) / "m.data").is_file()

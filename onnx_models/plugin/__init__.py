@@ -5,6 +5,7 @@ The plugin is inert unless the conformance test is among what pytest collects.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib.util
 import shlex
@@ -17,10 +18,12 @@ from time import monotonic
 from typing import Any, NoReturn
 
 import pytest
+from filelock import FileLock
 
-from onnx_models import machine, peers, records, retry, zoo
+from onnx_models import artifacts, machine, peers, records, retry, zoo
 from onnx_models.cache import OfflineError
 from onnx_models.cases import Case
+from onnx_models.inspection import with_file_facts
 from onnx_models.outcomes import (
     Expectation,
     Failure,
@@ -30,6 +33,7 @@ from onnx_models.outcomes import (
     Stage,
     StageResult,
     SuiteError,
+    UsageError,
     Verdict,
     judge,
 )
@@ -84,7 +88,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     asked = config.option.artifacts
     root = Path(asked).absolute() if asked else options.default_artifacts(config)
     try:
-        run = options.make_run(config, Path(worker["artifacts"]) if worker else root)
+        run_id = worker["run"] if worker else records.new_run_id()
+        run = options.make_run(config, Path(worker["artifacts"]) if worker else root, run_id)
         config.stash[RUN] = run
         if worker is None and not config.option.collectonly:
             recorder = Recorder(config, run)
@@ -95,9 +100,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell an xdist worker where the controller puts the artifacts."""
+    """Tell an xdist worker where the controller puts the artifacts, and the run's name."""
     if RUN in node.config.stash:
-        node.workerinput["artifacts"] = str(node.config.stash[RUN].settings.artifacts)
+        settings = node.config.stash[RUN].settings
+        node.workerinput |= {"artifacts": str(settings.artifacts), "run": settings.run}
 
 
 def _collects_conformance(config: pytest.Config) -> bool:
@@ -211,7 +217,8 @@ def reference(
     if not case.needs_reference:
         return None
     run = request.config.stash[RUN]
-    made = _reference(case, model_file, settings, run.draw, retries=request.config.option.retries)
+    with _only_ours(settings.folder(case).model, settings) as settings:
+        made = _reference(case, model_file, settings, run.draw, retries=request.config.option.retries)
     failure = made.failure and signed(made.failure)
     if failure is not None and failure.kind is Kind.UNSUPPORTED_INPUT:
         return made
@@ -222,10 +229,32 @@ def reference(
         reused=made.reused,
         failure=failure,
     )
+    if failure is not None:
+        # onnxruntime names the file; its folder is no part of the reason that a list keeps.
+        plain = failure.message.replace(str(model_file.absolute()), model_file.name)
+        failure = replace(failure, message=plain)
+        result = replace(result, failure=failure)
     request.node.stash[STAGES].append(result)
     if failure is not None:
         _give_up(request, case, failure)
     return made
+
+
+@contextlib.contextmanager
+def _only_ours(folder: Path, settings: Settings) -> Iterator[Settings]:
+    """Settings that reuse a model's reference only if this run made it, where nothing older is wanted.
+
+    A second device must not make it anew: the first one's tool may be reading it.
+    """
+    if settings.reuse:
+        yield settings
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    marker = folder / ".reference-run"
+    with FileLock(folder / ".reference-run.lock"):
+        ours = marker.is_file() and marker.read_text(encoding="utf-8") == settings.run
+        yield replace(settings, reuse=ours)
+        artifacts.write_atomic(marker, settings.run)
 
 
 def _reference(case: Case, model_file: Path, settings: Settings, draw: Draw, *, retries: int) -> Reference:
@@ -235,7 +264,7 @@ def _reference(case: Case, model_file: Path, settings: Settings, draw: Draw, *, 
     def make(*, reuse: bool, alone: bool) -> Reference:
         with machine.shared(settings.artifacts, alone=alone):
             return make_reference(
-                case.model,
+                with_file_facts(case.model, model_file),
                 model_file,
                 folder,
                 draw=draw,
@@ -247,15 +276,15 @@ def _reference(case: Case, model_file: Path, settings: Settings, draw: Draw, *, 
     for _ in range(retries):
         if made.failure is None or made.failure.kind not in retry.LIMITED:
             break
-        made = make(reuse=False, alone=True)
+        made = make(reuse=settings.reuse, alone=True)
     return made
 
 
 def _give_up(request: pytest.FixtureRequest, case: Case, failure: Failure) -> NoReturn:
-    """End a case whose fetch or reference failed: as expected, or with pytest's ERROR."""
+    """End a case whose fetch or reference failed: as expected, as new, or with pytest's ERROR."""
     outcome = Outcome(stages=tuple(request.node.stash[STAGES]))
     judgement = _judge(request.config, case, failure)
-    if judgement.verdict is not Verdict.EXPECTED_FAILURE:
+    if judgement.verdict not in (Verdict.EXPECTED_FAILURE, Verdict.NEW):
         judgement = replace(judgement, verdict=Verdict.ERROR, excused=False)
     _conclude(request, case, judgement, outcome)
     raise AssertionError("an error or an expected failure does not return")
@@ -384,16 +413,27 @@ def pytest_runtest_makereport(
         report.longrepr = str(call.excinfo.value)
     if report.when == "call" or (report.when == "setup" and not report.passed):
         report.onnx_models = item.stash.get(RECORD, None) or _record_of(  # type: ignore[attr-defined]
-            case, report, item
+            case, report, item, call.excinfo.value if call.excinfo else None
         )
     return report
 
 
-def _record_of(case: Case, report: pytest.TestReport, item: pytest.Item) -> dict[str, Any]:
-    """The record of a case that never reached a judgement."""
+def _record_of(
+    case: Case, report: pytest.TestReport, item: pytest.Item, raised: BaseException | None
+) -> dict[str, Any]:
+    """The record of a case that never reached a judgement.
+
+    What the harness could not read, write or start is a fault of the machine,
+    in the first stage that is not known to have ended.
+    """
     if report.skipped:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         return records.unfinished(case, Verdict.SKIPPED, reason.removeprefix("Skipped: "))
     reason = str(report.longrepr).strip().splitlines()[-1] if report.longrepr else "the test failed"
-    done: list[StageResult] = item.stash.get(STAGES, [])
+    done: list[StageResult] = [*item.stash.get(STAGES, [])]
+    if isinstance(raised, (SuiteError, OSError)) and not isinstance(raised, UsageError):
+        message = str(raised) if isinstance(raised, SuiteError) else f"{type(raised).__name__}: {raised}"
+        flow = [stage for stage in Stage if case.needs_reference or stage is not Stage.REFERENCE]
+        failure = Failure(stage=flow[len(done)], kind=Kind.INFRASTRUCTURE, message=message)
+        done.append(StageResult(stage=failure.stage, seconds=0.0, failure=signed(failure)))
     return records.unfinished(case, Verdict.ERROR, reason, tuple(done))

@@ -112,7 +112,7 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="GB",
         help="resident memory that one tool may take, 0 for no limit (default: 80 %% of the machine's)",
     )
-    add("--no-reuse", action="store_true", help="run every stage again, whatever the stage cache holds")
+    add("--no-reuse", action="store_true", help="run every stage again, whatever earlier runs made")
     _add_expectation_options(add)
     add(
         "--offline",
@@ -162,7 +162,7 @@ def _add_expectation_options(add: Callable[..., None]) -> None:
         default=health.SHARE,
         metavar="PERCENT",
         help="when more than this share of the cases (and at least "
-        f"{health.LEAST}) fail in fetch, in reference or by one fault of the machine, the run gives no "
+        f"{health.LEAST}) fail in fetch or reference, or by one fault of the machine, the run gives no "
         f"verdicts and ends with exit code {health.HOST_BROKEN} (default: {health.SHARE:g})",
     )
     add(
@@ -233,8 +233,8 @@ def default_artifacts(config: pytest.Config) -> Path:
     return (checkout if inside else here) / "artifacts"
 
 
-def make_run(config: pytest.Config, artifacts_root: Path) -> Run:
-    """Turn the options into cases and settings.
+def make_run(config: pytest.Config, artifacts_root: Path, run_id: str) -> Run:
+    """Turn the options into cases and settings of the run that is called `run_id`.
 
     Raises:
         UsageError: an option names something that does not exist or cannot be here.
@@ -254,6 +254,7 @@ def make_run(config: pytest.Config, artifacts_root: Path) -> Run:
         timeouts=_timeouts(option),
         memory_limit=limit or None,
         reuse=not option.no_reuse,
+        run=run_id,
     )
     expectations.reject_strangers(option.expectations, [device.name for device in probed])
     known = {} if earlier else {device.name: _known(option, chain.version, device) for device in probed}

@@ -18,7 +18,7 @@ class Recorder:
 
     def __init__(self, config: pytest.Config, run: Run) -> None:
         self.config, self.run = config, run
-        self.id = records.new_run_id()
+        self.id = run.settings.run
         asked = config.option.record
         path = Path(asked).absolute() if asked else run.settings.artifacts / "runs" / f"{self.id}.jsonl"
         arguments = config.invocation_params.args
@@ -84,26 +84,35 @@ class Recorder:
             self.rows = self.writer.retract(self.rows, self.broken)
             session.exitstatus = health.HOST_BROKEN
         self.writer.close(complete=complete, broken=self.broken)
-        if self.config.option.update_expectations and not self.broken:
-            self._update(complete)
+        asked = self.config.option.update_expectations and not self.broken
+        ended = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        if asked and not self._update(complete) and ended:
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
-    def _update(self, complete: bool) -> None:
-        """Bring the expectations in line with the cases that ran, or say what would be written."""
+    def _update(self, complete: bool) -> bool:
+        """Bring the expectations in line with the cases that ran, or say what would be written.
+
+        Returns:
+            Whether it could be done.
+        """
         option = self.config.option
         try:
             found = update.update([(self.head, self.rows, complete)], option.expectations)
-            text = update.diff(found.changes)
-            if option.dry_run:
+            self.report += found.contradictions
+            if not found.changes:
+                self.report.append("expectations: nothing to change")
+            elif option.dry_run:
+                text = update.diff(found.changes)
                 place = self.writer.path.with_suffix(".diff")
                 artifacts.write_atomic(place, text)
                 self.report += [*text.splitlines(), f"diff: {place} (nothing written)"]
             else:
                 update.write(found.changes)
                 self.report += [f"updated {change.file}" for change in found.changes]
-            if not found.changes:
-                self.report.append("expectations: nothing to change")
         except (SuiteError, OSError) as error:
             self.report.append(f"expectations not updated: {error}")
+            return False
+        return True
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the funnel of each device, the verdicts, and where the record lies."""
