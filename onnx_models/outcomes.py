@@ -77,7 +77,8 @@ class Failure:
 
     `message` is the first line that explains it; `detail` holds what a person
     needs beyond that line and may be long. `signature` names the fault the same
-    way wherever it is met, and `title` says it in words.
+    way wherever it is met, and `title` says it in words. `excerpt` is the part of
+    the tool's log around the error.
     """
 
     stage: Stage
@@ -86,6 +87,7 @@ class Failure:
     detail: str = ""
     signature: str = ""
     title: str = ""
+    excerpt: str = field(default="", compare=False)
 
     @property
     def what(self) -> tuple[Stage, Kind, str]:
@@ -100,7 +102,8 @@ class StageResult:
     `reused` says that the result comes from the stage cache: the seconds and
     bytes are then those of the run that made it. `confirmed` says that it comes
     from a second try, which gave the same or was to be believed. `commands` are the argument
-    lists that were run, one per input set in the run stage.
+    lists that were run, one per input set in the run stage. `product_bytes` is the size of the
+    files that import or compile wrote, 0 for the other stages and after a failure.
     """
 
     stage: Stage
@@ -110,6 +113,7 @@ class StageResult:
     log: Path | None = None
     reused: bool = False
     confirmed: bool = False
+    product_bytes: int = 0
     failure: Failure | None = None
 
 
@@ -120,13 +124,20 @@ class Outcome:
     `outputs` holds one JSON-ready mapping per compared output. `notes` says
     what the reader of the number must know, such as a dim that was bound to a
     default because nothing names it. `vacuous` says why the reference could not
-    have told a wrong answer from a right one, empty when it could.
+    have told a wrong answer from a right one, empty when it could. `health` is the
+    JSON-ready record of the reference's checks. `opset` (of the ONNX domain, 0 when the
+    file was not read) and `operators` (occurrences by type) are the model file's own.
+    `benchmark` is the JSON-ready result of the latency measurement, empty without one.
     """
 
     stages: tuple[StageResult, ...]
     outputs: tuple[Mapping[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
     vacuous: str = ""
+    health: Mapping[str, Any] = field(default_factory=dict)
+    opset: int = 0
+    operators: Mapping[str, int] = field(default_factory=dict)
+    benchmark: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def failure(self) -> Failure | None:

@@ -6,6 +6,7 @@ one was cut off, and says so. `schema/record.schema.json` describes every line.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -34,7 +35,7 @@ from onnx_models.outcomes import (
 )
 from onnx_models.toolchain import Toolchain
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 SCHEMA = Path(__file__).parent / "schema" / "record.schema.json"
 
 
@@ -48,9 +49,18 @@ def new_run_id() -> str:
 
 
 def header(
-    run: str, toolchain: Toolchain, devices: Iterable[Device], arguments: Sequence[str]
+    run: str,
+    toolchain: Toolchain,
+    devices: Iterable[Device],
+    arguments: Sequence[str],
+    *,
+    shard: str = "",
 ) -> dict[str, Any]:
-    """What every case of the run has in common."""
+    """What every case of the run has in common.
+
+    `release` is what a user would ask a package index for, such as `3.13.0`, where the tools are
+    from one, else the compiler's own version. `shard` is `2/4` for the second of four parts.
+    """
     tools = (toolchain.importer, toolchain.compiler, toolchain.runner)
     return {
         "type": "header",
@@ -59,6 +69,7 @@ def header(
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "suite": onnx_models.__version__,
         "iree": toolchain.version,
+        "release": toolchain.release,
         "tools": [
             {"name": t.name, "path": str(t.path), "origin": t.origin, "version": t.version} for t in tools
         ],
@@ -70,6 +81,7 @@ def header(
             "cpu": host_cpu(),
             "cores": os.cpu_count() or 0,
             "memory_bytes": psutil.virtual_memory().total,
+            "fingerprint": fingerprint(),
         },
         "devices": {
             d.name: {
@@ -84,7 +96,27 @@ def header(
         },
         "catalogue": catalog.digest(),
         "arguments": list(arguments),
+        "shard": shard,
+        "url": job_url(),
     }
+
+
+def fingerprint() -> str:
+    """12 hex digits that stay the same while processor, cores, memory (in GiB) and system kind do.
+
+    Times and memory are only compared between runs of one fingerprint.
+    """
+    memory = round(psutil.virtual_memory().total / 2**30)
+    parts = (platform.system(), platform.machine(), host_cpu(), os.cpu_count() or 0, memory)
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
+
+
+def job_url() -> str:
+    """The page of the GitHub Actions job that runs this, empty elsewhere."""
+    server, repository, run = (
+        os.environ.get(f"GITHUB_{name}", "") for name in ("SERVER_URL", "REPOSITORY", "RUN_ID")
+    )
+    return f"{server}/{repository}/actions/runs/{run}" if server and repository and run else ""
 
 
 def case_record(
@@ -109,6 +141,7 @@ def case_record(
         "message": failure.message if failure else "",
         "signature": failure.signature if failure else "",
         "title": failure.title if failure else "",
+        "excerpt": failure.excerpt if failure else "",
         "attempts": [_attempt(each) for each in attempts],
         "vacuous": outcome.vacuous if failure is None else "",
         "excused": judgement.excused,
@@ -116,6 +149,11 @@ def case_record(
         "stages": [_stage(result) for result in outcome.stages],
         "outputs": [dict(row) for row in outcome.outputs],
         "notes": list(outcome.notes),
+        "health": dict(outcome.health),
+        "bytes": case.model.bytes,
+        "opset": outcome.opset,
+        "operators": dict(sorted(outcome.operators.items())),
+        "benchmark": dict(outcome.benchmark),
         "flags": {
             "import": list(case.model.import_flags),
             "compile": [*case.device.compile_flags, *case.model.compile_flags],
@@ -160,6 +198,7 @@ def _stage(result: StageResult) -> dict[str, Any]:
         "ok": result.failure is None,
         "seconds": round(result.seconds, 3),
         "peak_bytes": result.peak_bytes,
+        "product_bytes": result.product_bytes,
         "reused": result.reused,
         "commands": [list(command) for command in result.commands],
         "log": str(result.log) if result.log else None,

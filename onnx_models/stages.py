@@ -215,14 +215,14 @@ def _execute(step: Step, folder: CaseFolder, settings: Settings) -> StageResult:
             mine = None if settings.reuse else settings.run
             known = cache.get(step.stage, step.key, limits=limits, products=step.products, run=mine)
             if known is not None:
-                return _signed(known)
+                return _signed(_sized(known, step))
         artifacts.discard(step.products)
         if step.stage is Stage.RUN:
             for product in step.products:
                 product.mkdir(parents=True, exist_ok=True)
         try:
             with machine.shared(settings.artifacts, alone=settings.alone):
-                result = _signed(_start(step, folder, settings))
+                result = _signed(_sized(_start(step, folder, settings), step))
             result = replace(result, confirmed=settings.again is not None)
         except BaseException:
             artifacts.discard(step.products)
@@ -233,6 +233,13 @@ def _execute(step: Step, folder: CaseFolder, settings: Settings) -> StageResult:
         if result.failure is None or result.failure.kind is not Kind.INFRASTRUCTURE:
             cache.put(result, step.key, limits=limits, products=step.products, run=settings.run)
         return result
+
+
+def _sized(result: StageResult, step: Step) -> StageResult:
+    """The result with the size of what the stage is for; a run's outputs are only for the comparison."""
+    if result.failure is not None or step.stage is Stage.RUN:
+        return result
+    return replace(result, product_bytes=sum(product.stat().st_size for product in step.products))
 
 
 def _signed(result: StageResult) -> StageResult:
@@ -250,7 +257,9 @@ def signed(failure: Failure, log: str = "") -> Failure:
     """A failure with its signature; what the machine is to blame for becomes an infrastructure failure."""
     found = signature(failure.stage, failure.kind, log, message=failure.message)
     kind = Kind.INFRASTRUCTURE if found.host else failure.kind
-    return replace(failure, kind=kind, signature=found.id, title=found.title)
+    return replace(
+        failure, kind=kind, signature=found.id, title=found.title, excerpt=tools.excerpt(log) if log else ""
+    )
 
 
 def _start(step: Step, folder: CaseFolder, settings: Settings) -> StageResult:

@@ -42,6 +42,7 @@ class Tool:
         origin: why this one, in words for the report's header.
         version: of its package, or what it says of itself, or `unknown-` and its hash.
         key: differs between two builds, also between two of the same version.
+        release: version of the package that it is from, empty for a build of one's own.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Tool:
     origin: str
     version: str
     key: str
+    release: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,11 @@ class Toolchain:
     def version(self) -> str:
         """The compiler's version, fit for a folder's name."""
         return re.sub(r"[^\w.+-]", "_", self.compiler.version)
+
+    @property
+    def release(self) -> str:
+        """What a user asks a package index for; the compiler's own version where it is from none."""
+        return self.compiler.release or self.version
 
     def describe(self) -> tuple[str, ...]:
         """A header line for each tool, and a warning when they are not of one release."""
@@ -172,7 +179,12 @@ def _tool(name: str, places: tuple[_Place, ...], cache: Path | None) -> Tool:
             missing = f"; {lacks.origin} has none" if lacks and not place.strict else ""
             found = _identify(name, path, cache)
             return Tool(
-                name=name, path=path, origin=place.origin + missing, version=found.version, key=found.key
+                name=name,
+                path=path,
+                origin=place.origin + missing,
+                version=found.version,
+                key=found.key,
+                release=found.release,
             )
         if place.strict and path.exists():
             fault = "a folder" if path.is_dir() else "not executable (chmod +x it)"
@@ -221,6 +233,7 @@ class _Identity:
     version: str
     key: str
     files: tuple[tuple[str, int, int], ...]
+    release: str = ""
 
     def holds(self, path: Path) -> bool:
         return self.files[0][0] == str(path) and all(_stamp(file[0]) == file for file in self.files)
@@ -258,7 +271,8 @@ def _examine(name: str, path: Path) -> _Identity:
         version = _compiler_version(path) or version
     stamps = [_stamp(library) for library in libraries]
     key = "; ".join([version, *parts, *(f"{Path(file).name} {size} {time}" for file, size, time in stamps)])
-    return _Identity(version=version, key=key, files=(*map(_stamp, files), *stamps))
+    release = packages[0][0] if packages else ""
+    return _Identity(version=version, key=key, files=(*map(_stamp, files), *stamps), release=release)
 
 
 def _packages(name: str, path: Path) -> list[tuple[str, str, list[str]]]:
@@ -326,7 +340,12 @@ def _read(kept: Path) -> _Identity | None:
     with suppress(OSError, ValueError, KeyError, TypeError, IndexError):
         row: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
         files = tuple((str(file), int(size), int(time)) for file, size, time in row["files"])
-        return _Identity(version=str(row["version"]), key=str(row["key"]), files=(files[0], *files[1:]))
+        return _Identity(
+            version=str(row["version"]),
+            key=str(row["key"]),
+            files=(files[0], *files[1:]),
+            release=str(row["release"]),
+        )
     return None
 
 

@@ -234,6 +234,22 @@ def explanation(lines: Sequence[str]) -> str:
     return _bounded(_FOLDER.sub(r"\1", found))
 
 
+EXCERPT_LINES, EXCERPT_LIMIT = 40, 4000
+"""Lines and characters of a log that a record keeps."""
+
+
+def excerpt(log_text: str) -> str:
+    """The part of a tool's output around the line that explains its failure; the end when none does."""
+    lines = [line.rstrip()[:500] for line in re.split(r"\r?\n|\r", _ANSI.sub("", log_text))]
+    while lines and not lines[-1]:
+        lines.pop()
+    said = next((k for form in _FORMS for k, line in enumerate(lines) if form.search(line)), None)
+    start = max(0, len(lines) - EXCERPT_LINES) if said is None else max(0, said - 3)
+    text = "\n".join(lines[start : start + EXCERPT_LINES])
+    shown = "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
+    return shown if len(shown) <= EXCERPT_LIMIT else shown[: EXCERPT_LIMIT - 1] + "…"
+
+
 def _first(form: re.Pattern[str], lines: Iterable[str]) -> str:
     return next((line for line in lines if form.search(line)), "")
 
