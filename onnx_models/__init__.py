@@ -5,6 +5,7 @@ imports only from those above it. Those that are set in serve one of the others;
 "in a child" marks what runs in a process of its own, away from pytest's:
 
     outcomes            stages, failures, verdicts; `judge`
+      toml_files        reads TOML; whatever is wrong with a file is one line for its author
     catalog             the models          (catalogue/)
     devices             the devices         (devices/)
       conditions        where an expectation holds: version ranges, system, processor, driver
@@ -17,6 +18,7 @@ imports only from those above it. Those that are set in serve one of the others;
       supervisor        runs one program and leaves nothing behind; a process of its own
     tools               starts processes and says how they ended
     toolchain           finds the IREE tools
+      spellings         what older releases call a flag, or do not know yet (spellings.toml)
     machine             shares the machine, or gives it to one command alone
       cache             where fetched and made files are kept, and how one gets in
       store             downloaded files by content, shared by workers and machines
@@ -57,11 +59,15 @@ imports only from those above it. Those that are set in serve one of the others;
     stages              import, compile, run, compare
     retry               unexpected results are run again; flakes
     records             JSON lines of a run
+      migrations        lines of older record files in today's form
+      runs              whole runs as compressed files that never change
     health              tells a broken machine from a broken IREE
       entries           a file of expectations as blocks of text
     update              rewrites expectations from what runs found
     flakes              cases whose result changes under one IREE
     explain             everything known of one case
+      environments      a virtual environment per published release (releases.toml)
+    releases            one selection under several releases
     plugin              pytest options, fixtures and hooks
       cli_expectations  the commands about expectations
     cli                 `onnx-models`, `python -m onnx_models`

@@ -8,19 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from onnx_models import toml_files
 from onnx_models.outcomes import UsageError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 CATALOGUE = Path(__file__).parent / "catalogue"
 
@@ -192,12 +187,9 @@ def digest() -> str:
 
 
 def _toml_rows(file: Path) -> Iterable[Mapping[str, Any]]:
-    try:
-        rows = tomllib.loads(file.read_text(encoding="utf-8"))["model"]
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError) as error:
-        raise UsageError(f"{file}: not a catalogue ({error!r}): it needs [[model]] tables") from None
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise UsageError(f"{file}: 'model' must be [[model]] tables, one per model")
+    rows = toml_files.read_tables(file, "model")
+    if not rows:
+        raise UsageError(f"{file}: not a catalogue: it needs [[model]] tables, one per model")
     return rows
 
 

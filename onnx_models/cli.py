@@ -17,6 +17,7 @@ from onnx_models import (
     devices,
     prefetch,
     records,
+    runs,
     selection,
     sources,
     toolchain,
@@ -201,7 +202,7 @@ def show_tools(iree_bin: Path | None) -> None:
 @click.argument("record", type=click.Path(path_type=Path))
 def show_summary(record: Path) -> None:
     """Check a run's RECORD and print its table."""
-    head, cases, foot = records.read(record)
+    head, cases, foot = runs.read(record).parts
     only = frozenset(n for n, d in head["devices"].items() if d["last_stage"] == "compile")
     click.echo(
         f"run {head['run']}, IREE {head['iree']}, {'complete' if foot['complete'] else 'NOT complete'}"

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import click
 
-from onnx_models import catalog, devices, expectations, flakes, records, update
+from onnx_models import catalog, devices, expectations, flakes, update
 from onnx_models.cases import combine
 from onnx_models.conditions import Circumstances
 from onnx_models.explain import explain
 from onnx_models.outcomes import UsageError
+from onnx_models.records import RecordError
+from onnx_models.runs import read as read_run
 from onnx_models.update import Run
 
 RECORDS = Path("artifacts") / "runs"
@@ -96,7 +98,7 @@ def explain_command(case: str, runs: tuple[Path, ...], lists: tuple[str, ...]) -
     for path in paths:
         try:
             readable.append(_read(path, broken=True))
-        except records.RecordError as error:
+        except RecordError as error:
             if runs:
                 raise
             click.echo(f"skipped: {error}", err=True)
@@ -105,7 +107,7 @@ def explain_command(case: str, runs: tuple[Path, ...], lists: tuple[str, ...]) -
 
 
 def _read(path: Path, *, broken: bool = False) -> Run:
-    head, rows, foot = records.read(path)
+    head, rows, foot = read_run(path).parts
     if foot.get("host_broken") and not broken:
         raise UsageError(f"{path}: has no verdicts: {foot['host_broken']}")
     return head, rows, bool(foot["complete"])

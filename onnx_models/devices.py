@@ -8,19 +8,14 @@ from __future__ import annotations
 
 import platform
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from onnx_models import toml_files
 from onnx_models.outcomes import Stage, UsageError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 DEVICES = Path(__file__).parent / "devices"
 
@@ -82,11 +77,7 @@ def load(name: str) -> Device:
     file = Path(name) if name.endswith(".toml") else DEVICES / f"{name}.toml"
     if not file.is_file():
         raise UsageError(f"unknown device {name!r}: choose from {', '.join(names())}, or give a .toml file")
-    try:
-        row = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file}: not TOML ({error})") from None
-    return _device(file, row)
+    return _device(file, toml_files.read(file))
 
 
 def probe(wanted: tuple[str, ...], drivers: Drivers) -> tuple[Device, ...]:

@@ -7,19 +7,14 @@ belong to no entry and stay when entries go.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import tomlkit
 
+from onnx_models import toml_files
 from onnx_models.outcomes import SuiteError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 _HEADER = re.compile(r"\s*\[\[?\s*([\w.\"'-]+)\s*\]\]?\s*(?:#.*)?$")
 
@@ -37,7 +32,7 @@ class Block:
 
     def __post_init__(self) -> None:
         if self.table in ("case", "flaky"):
-            row = tomllib.loads("".join(self.body))[self.table][0]
+            row = toml_files.parse("".join(self.body), "entry")[self.table][0]
             self.key = str(row.get("id", row.get("glob", ""))), str(row.get("when", ""))
 
     def set(self, values: Mapping[str, str]) -> None:
@@ -78,13 +73,13 @@ class Entries:
                 self.blocks.append(Block(table=table, lead=lead, body=body, tail=tail))
                 lead = following
             self._check(text)
-        except (tomllib.TOMLDecodeError, LookupError, TypeError, AttributeError):
+        except (toml_files.TomlError, LookupError, TypeError, AttributeError):
             raise SuiteError(
                 f"{file}: cannot be edited: write each entry as a [[case]] table of its own"
             ) from None
 
     def _check(self, text: str) -> None:
-        rows = tomllib.loads(text)
+        rows = toml_files.parse(text, "text")
         found = [block.key for block in self.blocks if block.table == "case"]
         wanted = [(row.get("id", row.get("glob", "")), row.get("when", "")) for row in rows.get("case", [])]
         if found != wanted or self.text() != text + ("" if text.endswith("\n") or not text else "\n"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -139,10 +138,9 @@ def run_child(
     module: str, *argv: str | Path, log: Path, timeout: float, memory: int | None
 ) -> tools.Finished:
     """Run a child module of the suite with this Python, wherever the package was imported from."""
-    home = str(Path(__file__).parents[1])
-    path = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
     # One thread everywhere: a sum's order, and so its last bits, must not depend on the machine's cores.
-    env = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    env = tools.importable(str(Path(__file__).parents[1])) | threads
     words = [sys.executable, "-m", f"onnx_models.{module}", *argv]
     return tools.run(words, log=log, timeout=timeout, memory_limit=memory, env=env)
 

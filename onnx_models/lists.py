@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-from onnx_models import conditions
+from onnx_models import conditions, toml_files
 from onnx_models.outcomes import PASS, Expectation, Kind, Stage, UsageError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 _TEXTS = ("id", "glob", "stage", "kind", "signature", "title", "why", "issue", "when", "since", "expires")
 _FLAKY = ("id", "glob", "why", "issue", "when")
@@ -77,10 +71,7 @@ def parse(file: Path, text: str, *, today: date) -> Layer:
     Raises:
         UsageError: as for `read`.
     """
-    try:
-        rows = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{file}: not TOML ({error})") from None
+    rows = toml_files.parse(text, file)
     unknown = sorted(set(rows) - {"case", "flaky", "collection", "iree"})
     if unknown:
         raise UsageError(

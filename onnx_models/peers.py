@@ -6,16 +6,12 @@ this suite, so nothing here turns a case green or red.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from onnx_models import toml_files
 
 FACTS = Path(__file__).parent / "catalogue_facts" / "peer_expectations.toml"
 
@@ -55,4 +51,4 @@ def hint(model_id: str, driver: str) -> str:
 
 @cache
 def _facts() -> Mapping[str, Any]:
-    return tomllib.loads(FACTS.read_text(encoding="utf-8"))
+    return toml_files.read(FACTS)

@@ -270,40 +270,6 @@ class Writer:
         self._file.flush()
 
 
-def read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
-    """The header, cases and footer of a whole and valid record file.
-
-    Raises:
-        RecordError: a line is not as the schema says, or the footer is missing.
-    """
-    from jsonschema import Draft202012Validator
-
-    validator = Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8")))
-    rows: list[dict[str, Any]] = []
-    try:
-        # Not splitlines(): a message may hold U+2028 and the like, which JSON leaves as they are.
-        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecordError(f"{path}: not a record file ({error})") from None
-    for number, line in enumerate(lines, 1):
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise RecordError(f"{path}:{number}: not JSON ({error}); the run was cut off here") from None
-        fault = next(iter(validator.iter_errors(row)), None)
-        if fault is not None:
-            raise RecordError(f"{path}:{number}: {fault.message} at {fault.json_path}")
-        rows.append(row)
-    if not rows or rows[0]["type"] != "header":
-        raise RecordError(f"{path}: no header; this is not a record file")
-    if rows[-1]["type"] != "footer":
-        raise RecordError(f"{path}: no footer; the run was cut off, run it again")
-    middle = rows[1:-1]
-    if any(row["type"] != "case" for row in middle) or len(middle) != rows[-1]["cases"]:
-        raise RecordError(f"{path}: the footer counts {rows[-1]['cases']} cases, the file has {len(middle)}")
-    return rows[0], middle, rows[-1]
-
-
 FUNNEL = ("collected", "fetched", "referenced", "imported", "compiled", "ran", "matched")
 
 

@@ -15,18 +15,13 @@ configuration folder), else the default:
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from onnx_models import toml_files
 from onnx_models.outcomes import UsageError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 ROUTES = ("hub", "model", "media", "mirror")
 
@@ -104,13 +99,11 @@ def _words(value: Any) -> list[str]:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        values = tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(
-            f"{file}: not a configuration ({error}): it holds lines like mirrors = [...]"
-        ) from None
+        if not file.exists():
+            return {}
+        values = toml_files.read(file)
+    except (OSError, toml_files.TomlError) as error:
+        raise UsageError(f"{error}; a configuration holds lines like mirrors = [...]") from None
     for key, value in values.items():
         if key not in _KEYS:
             raise UsageError(f"{file}: unknown key {key!r}: choose from {', '.join(_KEYS)}")

@@ -9,20 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from onnx_models import toml_files
 from onnx_models.outcomes import Kind, Stage, UsageError
 from onnx_models.tools import explanation
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 RULES = Path(__file__).with_name("signatures.toml")
 
@@ -237,10 +232,10 @@ def _bounded(text: str) -> str:
 @cache
 def _load(file: Path) -> tuple[tuple[_Rule, ...], frozenset[str]]:
     try:
-        rows = tomllib.loads(file.read_text(encoding="utf-8"))
+        rows = toml_files.read(file)
         rules = tuple(_rule(row) for row in rows["rule"])
         attributes = frozenset(rows["attributes"])
-    except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError, ValueError, re.error) as error:
+    except (KeyError, TypeError, ValueError, re.error) as error:
         raise UsageError(f"{file}: not a rule file ({error!r}): see the comment at its top") from None
     names = [rule.name for rule in rules]
     twice = next((name for name in names if names.count(name) > 1), None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
@@ -25,8 +25,9 @@ from onnx_models.inspection import with_file_facts
 from onnx_models.outcomes import Failure, Kind, Outcome, Stage, StageResult
 from onnx_models.reference import Reference, file_sha256
 from onnx_models.signature import signature
+from onnx_models.spellings import spell
 from onnx_models.tensors import iree_flag, suffix
-from onnx_models.toolchain import Toolchain
+from onnx_models.toolchain import Tool, Toolchain
 
 TIMEOUTS: Mapping[Stage, float] = {Stage.IMPORT: 300.0, Stage.COMPILE: 600.0, Stage.RUN: 120.0}
 """Seconds per command. On two cores the largest embedded model takes 25 s to import and 45 s to compile."""
@@ -103,6 +104,7 @@ def run_stages(case: Case, model_file: Path, reference: Reference | None, settin
     """
     case = replace(case, model=with_file_facts(case.model, model_file))
     notes = case.model.notes + (reference.notes if reference else ())
+    notes += spelled_notes(case, settings.toolchain)
     folder = settings.folder(case)
     folder.device.mkdir(parents=True, exist_ok=True)
     artifacts.link_model(model_file, folder.onnx)
@@ -127,7 +129,7 @@ def plan(case: Case, model_file: Path, reference: Reference | None, settings: Se
     """The stages up to run as command lines; starts nothing and writes nothing."""
     folder, chain, device, model = settings.folder(case), settings.toolchain, case.device, case.model
     importing = _importing(case, model_file, settings)
-    flags = (*device.compile_flags, *model.compile_flags)
+    flags = _spell(chain.compiler, (*device.compile_flags, *model.compile_flags))
     compiling = Step(
         stage=Stage.COMPILE,
         commands=(
@@ -161,6 +163,7 @@ def _importing(case: Case, model_file: Path, settings: Settings) -> Step:
         flags += ["--externalize-params", "--save-params-to", folder.relative(folder.parameters)]
     # The importer looks beside the link it is given, and takes no link for external data (3.13.0).
     data = ["--data-dir", str(model_file.resolve().parent)] if model.external_data else []
+    flags = [*_spell(importer, flags)]
     command = (str(importer.path), folder.relative(folder.onnx), "-o", folder.relative(folder.mlir))
     return Step(
         stage=Stage.IMPORT,
@@ -175,6 +178,20 @@ def _importing(case: Case, model_file: Path, settings: Settings) -> Step:
     )
 
 
+def _spell(tool: Tool, flags: Sequence[str]) -> tuple[str, ...]:
+    return spell(tool.name, tool.version, flags).flags
+
+
+def spelled_notes(case: Case, chain: Toolchain) -> tuple[str, ...]:
+    """What the flags of a case lose under an older release."""
+    asked = (
+        (chain.importer, case.model.import_flags),
+        (chain.compiler, (*case.device.compile_flags, *case.model.compile_flags)),
+        (chain.runner, (*case.device.run_flags, *case.model.run_flags)),
+    )
+    return tuple(note for tool, flags in asked for note in spell(tool.name, tool.version, flags).notes)
+
+
 def keeps_parameters_apart(model: Model) -> bool:
     """Whether the weights go to a parameter file: as text in MLIR they take three times the file's size."""
     return model.bytes >= PARAMETERS_APART
@@ -182,7 +199,7 @@ def keeps_parameters_apart(model: Model) -> bool:
 
 def _running(case: Case, reference: Reference, settings: Settings, compiled: str) -> Step:
     folder, runner = settings.folder(case), settings.toolchain.runner
-    flags = [*case.device.run_flags, *case.model.run_flags]
+    flags = [*_spell(runner, (*case.device.run_flags, *case.model.run_flags))]
     if keeps_parameters_apart(case.model):
         flags.append(f"--parameters=model={folder.relative(folder.parameters)}")
     commands = []

@@ -17,7 +17,7 @@ import sysconfig
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,21 @@ def find_toolchain(iree_bin: Path | None, *, cache: Path | None = None) -> Toolc
         compiler=_tool(COMPILER, places, cache),
         runner=_tool(RUNNER, places, cache),
     )
+
+
+def of_release(name: str, folder: Path, *, cache: Path | None = None) -> Toolchain:
+    """The tools of a release's own environment, called by the name it was asked for.
+
+    The packages of 2.9.0 call themselves 2.9.0rc20241108.
+
+    Raises:
+        UsageError: as `find_toolchain`.
+    """
+    places = (_named(folder, f"--iree {name}"),)
+    importer, compiler, runner = (
+        replace(_tool(tool, places, cache), release=name) for tool in (IMPORTER, COMPILER, RUNNER)
+    )
+    return Toolchain(importer=importer, compiler=compiler, runner=runner)
 
 
 def list_devices(toolchain: Toolchain, driver: str) -> tuple[str, ...]:

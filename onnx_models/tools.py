@@ -136,6 +136,22 @@ def run(
     )
 
 
+def importable(home: str) -> dict[str, str]:
+    """The variable that lets a child import what lies in `home`, wherever this process found it."""
+    return {"PYTHONPATH": os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])}
+
+
+def run_attached(argv: Sequence[str | Path], *, env: Mapping[str, str] | None = None) -> int:
+    """Run a program on this terminal, as a shell would; Ctrl-C reaches it too. Its exit code."""
+    words = [os.fspath(word) for word in argv]
+    with subprocess.Popen(words, env=None if env is None else {**os.environ, **env}) as process:
+        while True:
+            try:
+                return process.wait()
+            except KeyboardInterrupt:
+                continue  # it has got the same signal: it ends in its own way, with its own code
+
+
 def _supervised(job: Mapping[str, Any], env: Mapping[str, str] | None) -> dict[str, Any]:
     # -I -S: 60 ms instead of 100, and no module of the current folder can stand in for a standard one.
     command = [sys.executable, "-I", "-S", os.fspath(SUPERVISOR), "--json", _psutil_folder()]

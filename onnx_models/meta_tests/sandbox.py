@@ -21,7 +21,7 @@ import psutil
 from onnx import TensorProto, helper
 
 import onnx_models
-from onnx_models import records
+from onnx_models import runs
 from onnx_models.meta_tests.fake_iree import TOOLS, make_fake_iree, start
 
 PACKAGE = Path(onnx_models.__file__).resolve().parent
@@ -131,7 +131,7 @@ class Sandbox:
 
     def record(self, name: str = "record.jsonl") -> Record:
         """A record file of the sandbox, checked by its schema."""
-        head, rows, foot = records.read(self.folder / name)
+        head, rows, foot = runs.read(self.folder / name).parts
         ids = [row["id"] for row in rows]
         assert len(set(ids)) == len(ids), "a case has more than one line"
         return Record(head=head, cases={row["id"]: row for row in rows}, foot=foot)

@@ -434,7 +434,7 @@ def test_a_configuration_file_names_mirrors(
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("mirror = 'x'", "unknown key 'mirror'"), ("mirrors = 3", "expected a text"), ("mirrors", "not a conf")],
+    [("mirror = 'x'", "unknown key 'mirror'"), ("mirrors = 3", "expected a text"), ("mirrors", "not TOML")],
 )
 def test_wrong_configuration_files_are_usage_errors(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "config.toml").write_text(text)

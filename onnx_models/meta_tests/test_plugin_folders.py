@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onnx_models import records
+from onnx_models import runs
 from onnx_models.meta_tests.sandbox import Sandbox, copy_of_package, tiny_model
 
 
@@ -74,7 +74,7 @@ def test_artifacts_and_record_default_to_the_current_folder(sandbox: Sandbox) ->
     assert re.fullmatch(r"\d{8}T\d{6}Z-\d+\.jsonl", record.name)
     assert f"record: {record}" in ended.output
     assert f"artifacts: {sandbox.folder / 'artifacts'}" in ended.output
-    head, _, _ = records.read(record)
+    head, _, _ = runs.read(record).parts
     assert head["run"] == record.stem
 
 

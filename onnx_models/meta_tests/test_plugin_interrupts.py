@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from onnx_models import records
+from onnx_models import records, runs
 from onnx_models.meta_tests.sandbox import Sandbox, wait_until
 
 
@@ -87,7 +87,7 @@ def test_kill_9_leaves_no_process_and_a_record_that_says_so(hanging: Sandbox) ->
     assert end(pid) == -signal.SIGKILL
     wait_until(lambda: hanging.survivors() == [], "nothing survives")
     with pytest.raises(records.RecordError, match="no footer; the run was cut off, run it again"):
-        records.read(hanging.folder / "record.jsonl")
+        runs.read(hanging.folder / "record.jsonl")
 
 
 def test_a_killed_worker_costs_one_case_and_no_line(hanging: Sandbox) -> None:

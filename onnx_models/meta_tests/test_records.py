@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from onnx_models import devices, records
+from onnx_models import devices, records, runs
 from onnx_models.cases import Case
 from onnx_models.catalog import Model
 from onnx_models.outcomes import (
@@ -67,7 +67,7 @@ def test_a_run_is_read_back(tmp_path: Path) -> None:
     known = Expectation(id="c/d", stage=Stage.RUN, kind=Kind.ERROR, why="w")
     judgement = Judgement(verdict=Verdict.EXPECTED_FAILURE, reason="r")
     lines.append(records.case_record(case("d", expectation=known), judgement, Outcome(stages=())))
-    head, cases, foot = records.read(write(tmp_path / "new" / "r.jsonl", *lines))
+    head, cases, foot = runs.read(write(tmp_path / "new" / "r.jsonl", *lines)).parts
     assert cases == lines
     assert head["devices"]["cuda"]["last_stage"] == "compile"
     assert head["arguments"] == ["-k", "x"]
@@ -77,7 +77,7 @@ def test_a_run_is_read_back(tmp_path: Path) -> None:
 
 
 def test_unusual_line_breaks_do_not_split_a_line(tmp_path: Path) -> None:
-    _, (read,), _ = records.read(write(tmp_path / "r.jsonl", row("b", Stage.RUN, Kind.ERROR)))
+    _, (read,), _ = runs.read(write(tmp_path / "r.jsonl", row("b", Stage.RUN, Kind.ERROR))).parts
     assert read["message"] == "line\u2028break \x85 'x'"
 
 
@@ -86,7 +86,7 @@ def test_unusual_line_breaks_do_not_split_a_line(tmp_path: Path) -> None:
     [
         (slice(0, -1), "no footer; the run was cut off, run it again"),
         (slice(1, None), "no header; this is not a record file"),
-        (slice(0, 0), "not JSON"),
+        (slice(0, 0), "no header; this is not a record file"),
     ],
 )
 def test_a_file_without_its_ends_is_refused(tmp_path: Path, keep: slice, message: str) -> None:
@@ -94,7 +94,7 @@ def test_a_file_without_its_ends_is_refused(tmp_path: Path, keep: slice, message
     lines = file.read_text(encoding="utf-8").splitlines(keepends=True)[keep]
     file.write_text("".join(lines), encoding="utf-8")
     with pytest.raises(records.RecordError, match=message):
-        records.read(file)
+        runs.read(file)
 
 
 def test_a_lost_line_a_cut_line_and_a_wrong_one_are_refused(tmp_path: Path) -> None:
@@ -108,16 +108,16 @@ def test_a_lost_line_a_cut_line_and_a_wrong_one_are_refused(tmp_path: Path) -> N
     ):
         file.write_text("\n".join(lines) + "\n", encoding="utf-8")
         with pytest.raises(records.RecordError, match=message):
-            records.read(file)
+            runs.read(file)
 
 
 def test_what_is_no_record_is_refused(tmp_path: Path) -> None:
     for content in (b"\x80\xff", b"{}\n", b"hello\n"):
         (tmp_path / "r.jsonl").write_bytes(content)
         with pytest.raises(records.RecordError, match=r"r\.jsonl"):
-            records.read(tmp_path / "r.jsonl")
+            runs.read(tmp_path / "r.jsonl")
     with pytest.raises(records.RecordError, match="not a record file"):
-        records.read(tmp_path / "lost.jsonl")
+        runs.read(tmp_path / "lost.jsonl")
 
 
 def test_no_line_holds_what_json_does_not_know(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import pytest
 from filelock import FileLock
 
-from onnx_models import artifacts, machine, peers, records, retry, zoo
+from onnx_models import artifacts, environments, machine, peers, records, releases, retry, zoo
 from onnx_models.cache import OfflineError
 from onnx_models.cases import Case
 from onnx_models.inspection import with_file_facts
@@ -79,6 +79,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    """Run several releases one after the other, each in a pytest of its own with its own record."""
+    if len(config.option.iree) < 2 or not _collects_conformance(config):
+        return None
+    try:
+        return releases.run_each(config.option.iree, config.invocation_params.args, config.option.record)
+    except SuiteError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Turn the options into cases before anything runs, so that a wrong one ends with exit code 4."""
     config = session.config
@@ -91,6 +102,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         run_id = worker["run"] if worker else records.new_run_id()
         run = options.make_run(config, Path(worker["artifacts"]) if worker else root, run_id)
         config.stash[RUN] = run
+        if run.environment:
+            held = contextlib.ExitStack()
+            held.enter_context(environments.lease(run.environment, run.cache))
+            config.add_cleanup(held.close)
         if worker is None and not config.option.collectonly:
             recorder = Recorder(config, run)
             config.pluginmanager.register(recorder, "onnx_models_recorder")

@@ -16,6 +16,7 @@ from onnx_models import (
     catalog,
     compat,
     devices,
+    environments,
     expectations,
     health,
     local,
@@ -28,6 +29,7 @@ from onnx_models.cases import Case, combine
 from onnx_models.catalog import Model
 from onnx_models.conditions import Circumstances
 from onnx_models.devices import Device
+from onnx_models.environments import Environment
 from onnx_models.outcomes import Stage, UsageError, Verdict
 from onnx_models.reference import Draw
 from onnx_models.stages import TIMEOUTS, Settings
@@ -47,6 +49,7 @@ class Run:
     offline: bool
     draw: Draw = field(default_factory=Draw)
     earlier: compat.Config | None = None
+    environment: Environment | None = None
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -98,6 +101,14 @@ def add_options(parser: pytest.Parser) -> None:
         "--iree-bin",
         metavar="DIR",
         help="folder of the IREE tools to test (default: IREE_BIN, then as found)",
+    )
+    add(
+        "--iree",
+        action="append",
+        default=[],
+        metavar="VERSION",
+        help="published release to test, such as 3.9.0, or nightly; its tools are fetched once and kept; "
+        "with several, one run after the other",
     )
     for stage in TIMEOUTS:
         add(
@@ -242,8 +253,11 @@ def make_run(config: pytest.Config, artifacts_root: Path, run_id: str) -> Run:
     option = config.option
     cache = Path(option.model_cache).expanduser() if option.model_cache else sources.default_cache()
     earlier = _earlier(option)
-    iree_bin = Path(option.iree_bin) if option.iree_bin else None
-    chain = toolchain.find_toolchain(iree_bin, cache=cache)
+    environment = _environment(option, cache)
+    if environment:
+        chain = toolchain.of_release(environment.name, environment.bin, cache=cache)
+    else:
+        chain = toolchain.find_toolchain(Path(option.iree_bin) if option.iree_bin else None, cache=cache)
     probed = _devices(option, earlier, lambda driver: toolchain.list_devices(chain, driver))
     limit = option.memory_limit
     if limit is None:
@@ -272,7 +286,17 @@ def make_run(config: pytest.Config, artifacts_root: Path, run_id: str) -> Run:
         offline=option.offline,
         draw=Draw(inputs=option.inputs or "default", seeds=option.seeds, cache=cache, offline=option.offline),
         earlier=earlier,
+        environment=environment,
     )
+
+
+def _environment(option: argparse.Namespace, cache: Path) -> Environment | None:
+    """The release that `--iree` names, made when this machine has it not yet."""
+    if not option.iree:
+        return None
+    if option.iree_bin:
+        raise UsageError(f"--iree {option.iree[0]}: --iree-bin {option.iree_bin} names the tools: drop one")
+    return environments.provide(option.iree[-1], cache, offline=option.offline)
 
 
 def _known(option: argparse.Namespace, iree: str, device: Device) -> expectations.Known:
