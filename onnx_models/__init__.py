@@ -61,6 +61,12 @@ imports only from those above it. Those that are set in serve one of the others;
     records             JSON lines of a run
       migrations        lines of older record files in today's form
       runs              whole runs as compressed files that never change
+      states            what a record says of IREE, whatever was expected
+      merge             the shards of one run
+      difference        what changed between two runs, and why
+      markdown          Markdown in which data is only text
+      junit             JUnit XML and its properties
+    report              Markdown and text of a run, and of two
     health              tells a broken machine from a broken IREE
       entries           a file of expectations as blocks of text
     update              rewrites expectations from what runs found
@@ -69,6 +75,7 @@ imports only from those above it. Those that are set in serve one of the others;
       environments      a virtual environment per published release (releases.toml)
     releases            one selection under several releases
     plugin              pytest options, fixtures and hooks
+      cli_reports       the commands about finished runs
       cli_expectations  the commands about expectations
     cli                 `onnx-models`, `python -m onnx_models`
     test_models         the one conformance test

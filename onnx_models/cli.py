@@ -14,6 +14,7 @@ import onnx_models
 from onnx_models import (
     catalog,
     cli_expectations,
+    cli_reports,
     devices,
     prefetch,
     records,
@@ -53,6 +54,9 @@ def main() -> None:
 main.add_command(cli_expectations.expectations_group)
 main.add_command(cli_expectations.flakes_command)
 main.add_command(cli_expectations.explain_command)
+main.add_command(cli_reports.merge_command)
+main.add_command(cli_reports.report_command)
+main.add_command(cli_reports.diff_command)
 
 
 _Decorator = Callable[[Callable[..., None]], Callable[..., None]]

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import pytest
 from filelock import FileLock
 
-from onnx_models import artifacts, environments, machine, peers, records, releases, retry, zoo
+from onnx_models import artifacts, environments, junit, machine, peers, records, releases, retry, zoo
 from onnx_models.cache import OfflineError
 from onnx_models.cases import Case
 from onnx_models.inspection import with_file_facts
@@ -427,9 +427,11 @@ def pytest_runtest_makereport(
     if call.excinfo is not None and isinstance(call.excinfo.value, SuiteError):
         report.longrepr = str(call.excinfo.value)
     if report.when == "call" or (report.when == "setup" and not report.passed):
-        report.onnx_models = item.stash.get(RECORD, None) or _record_of(  # type: ignore[attr-defined]
+        row = item.stash.get(RECORD, None) or _record_of(
             case, report, item, call.excinfo.value if call.excinfo else None
         )
+        report.onnx_models = row  # type: ignore[attr-defined]
+        report.user_properties += junit.properties(row)
     return report
 
 

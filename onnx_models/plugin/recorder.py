@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from onnx_models import artifacts, health, records, update
+from onnx_models import artifacts, health, records, report, runs, update
 from onnx_models.cases import Case
 from onnx_models.outcomes import SuiteError, Verdict
 from onnx_models.plugin.options import Run
@@ -84,10 +85,23 @@ class Recorder:
             self.rows = self.writer.retract(self.rows, self.broken)
             session.exitstatus = health.HOST_BROKEN
         self.writer.close(complete=complete, broken=self.broken)
+        self._summarise()
         asked = self.config.option.update_expectations and not self.broken
         ended = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         if asked and not self._update(complete) and ended:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
+
+    def _summarise(self) -> None:
+        """Add the run to the summary of the GitHub job that it is part of."""
+        place = os.environ.get("GITHUB_STEP_SUMMARY")
+        if not place:
+            return
+        try:
+            text = report.run_markdown(runs.read(self.writer.path))
+            with Path(place).open("a", encoding="utf-8") as file:
+                file.write(text)
+        except (SuiteError, OSError) as error:
+            self.report.append(f"no summary in GITHUB_STEP_SUMMARY: {error}")
 
     def _update(self, complete: bool) -> bool:
         """Bring the expectations in line with the cases that ran, or say what would be written.

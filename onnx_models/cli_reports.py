@@ -1,0 +1,135 @@
+"""The commands about finished runs: merge, report, diff."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from onnx_models import artifacts, difference, junit, report, runs
+from onnx_models.merge import merge
+from onnx_models.outcomes import SuiteError, UsageError, Verdict
+from onnx_models.runs import RunFile
+
+_PATH = click.Path(path_type=Path)
+_INCOMPLETE = click.option(
+    "--allow-incomplete", is_flag=True, help="take runs that were cut off, and sets of shards with gaps"
+)
+
+
+@click.command("merge")
+@click.argument("parts", nargs=-1, type=_PATH, metavar="RECORD...")
+@click.option(
+    "-o", "--output", "folder", type=_PATH, required=True, metavar="RUNS_DIR", help="folder of runs"
+)
+@_INCOMPLETE
+@click.option(
+    "--prefer-last", is_flag=True, help="of a case in several records, take the one that began last"
+)
+def merge_command(parts: tuple[Path, ...], folder: Path, allow_incomplete: bool, prefer_last: bool) -> None:
+    """Make one run of the RECORDs of its shards, and put it into RUNS_DIR for good."""
+    if not parts:
+        raise UsageError("no record named: give the .jsonl files of the run's shards")
+    found = [runs.read(path, allow_incomplete=allow_incomplete) for path in parts]
+    merged = merge(found, allow_incomplete=allow_incomplete, prefer_last=prefer_last)
+    for line in merged.missing:
+        click.echo(line, err=True)
+    click.echo(runs.write(merged.run, folder))
+
+
+@click.command("report")
+@click.argument("record")
+@click.option("--markdown", "form", flag_value="markdown", help="for a job's summary (the default)")
+@click.option("--json", "form", flag_value="json", help="the funnel and the states per device")
+@click.option("--base", metavar="RUN", help="an older run to compare with, as for diff")
+@click.option("--junit", "xml", type=_PATH, metavar="FILE", help="also write JUnit XML")
+@click.option("--fail-on", metavar="VERDICT,...", help="exit with 1 when a case has one of these verdicts")
+@_INCOMPLETE
+def report_command(
+    record: str,
+    form: str | None,
+    base: str | None,
+    xml: Path | None,
+    fail_on: str | None,
+    allow_incomplete: bool,
+) -> None:
+    """Print a RECORD for people: what passes, what does not, what changed."""
+    policy = words(fail_on, [verdict.value for verdict in Verdict])
+    run = find(record, allow_incomplete=allow_incomplete)
+    against = difference.differ(find(base), run) if base else None
+    if xml is not None:
+        xml.parent.mkdir(parents=True, exist_ok=True)
+        artifacts.write_atomic(xml, junit.of_run(run))
+    if form == "json":
+        click.echo(json.dumps(report.as_json(run), indent=1))
+    else:
+        click.echo(report.run_markdown(run, against), nl=False)
+    met = report.fail_on(policy, run)
+    if met:
+        click.echo(f"{len(met)} cases are {fail_on}, the first is {met[0]}", err=True)
+        raise click.exceptions.Exit(1)
+
+
+@click.command("diff")
+@click.argument("base")
+@click.argument("head")
+@click.option("--markdown", "form", flag_value="markdown", help="a comment for a pull request")
+@click.option("--json", "form", flag_value="json", help="every change as data")
+@click.option(
+    "--fail-on", metavar="KIND,...", help=f"exit with 1 on a change of one of {', '.join(difference.POLICY)}"
+)
+def diff_command(base: str, head: str, form: str | None, fail_on: str | None) -> None:
+    """Say what changed from BASE to HEAD, and why.
+
+    Each is a record, or RUNS_DIR@RELEASE or RUNS_DIR@RUN for the newest such run in a folder.
+    """
+    policy = words(fail_on, list(difference.POLICY))
+    found = difference.differ(find(base), find(head))
+    if form == "markdown":
+        click.echo(report.difference_markdown(found), nl=False)
+    elif form == "json":
+        row = {"base": found.base["run"], "head": found.head["run"], "same": found.same}
+        row |= {"changes": [asdict(change) for change in found.changes], "not_compared": list(found.apart)}
+        click.echo(json.dumps(row, indent=1, ensure_ascii=False))
+    else:
+        click.echo("\n".join(report.difference_text(found)))
+    if found.violates(policy):
+        raise click.exceptions.Exit(1)
+
+
+def words(given: str | None, known: Sequence[str]) -> tuple[str, ...]:
+    """The words of a `--fail-on`.
+
+    Raises:
+        UsageError: one is not known.
+    """
+    found = tuple(word.strip() for word in (given or "").split(",") if word.strip())
+    wrong = next((word for word in found if word not in known), None)
+    if wrong is not None:
+        raise UsageError(f"--fail-on {wrong!r}: choose from {', '.join(known)}")
+    return found
+
+
+def find(name: str, *, allow_incomplete: bool = False) -> RunFile:
+    """A run by its file, or by FOLDER@RELEASE or FOLDER@RUN, the one that began last.
+
+    Raises:
+        SuiteError: there is none, or it is no whole record.
+    """
+    path = Path(name)
+    if path.is_file() or "@" not in name:
+        return runs.read(path, allow_incomplete=allow_incomplete)
+    folder, _, wanted = name.rpartition("@")
+    headers = {file: next(runs.stream(file)) for file in runs.files(Path(folder))}
+    fits = [
+        (header["started"], str(file), file)
+        for file, header in headers.items()
+        if wanted in (header["release"], header["iree"], header["run"])
+    ]
+    if not fits:
+        there = ", ".join(sorted({str(header["release"]) for header in headers.values()})) or "none"
+        raise SuiteError(f"{folder}: no run of {wanted!r}: there are runs of the releases {there}")
+    return runs.read(max(fits)[2], allow_incomplete=allow_incomplete)

@@ -1,0 +1,86 @@
+"""JUnit XML of a run, and the properties that pytest's own gets per case."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+from xml.etree import ElementTree
+
+from onnx_models import states
+from onnx_models.outcomes import Verdict
+from onnx_models.runs import RunFile
+
+Case = Mapping[str, Any]
+
+_ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def properties(case: Case) -> Iterator[tuple[str, str]]:
+    """What a CI system may filter and chart by: names and values, both fit for XML."""
+    stage, kind, signature = states.what(case)
+    ratios = [row["ratio"] for row in case["outputs"] if isinstance(row.get("ratio"), (int, float))]
+    yield from (
+        ("device", case["device"]),
+        ("collection", case["collection"]),
+        ("model", _legal(case["model"])),
+        ("verdict", case["verdict"]),
+        ("state", states.state(case).value),
+    )
+    if kind:
+        yield from (("stage", stage), ("kind", kind), ("signature", _legal(signature)))
+    if ratios:
+        yield "noise-ratio", f"{max(ratios):.4g}"
+    for each in case["stages"]:
+        yield f"{each['stage']}-seconds", f"{each['seconds']:.3f}"
+        if each["peak_bytes"]:
+            yield f"{each['stage']}-peak-bytes", str(each["peak_bytes"])
+
+
+def of_run(run: RunFile) -> str:
+    """The XML file that a pytest of that run would have written with `--junitxml`."""
+    suite = ElementTree.Element("testsuite", name="onnx_models", timestamp=str(run.header["started"]))
+    listed = ElementTree.SubElement(suite, "properties")
+    for name in ("release", "iree", "run", "suite"):
+        ElementTree.SubElement(listed, "property", name=name, value=_legal(str(run.header[name])))
+    tally = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
+    total = 0.0
+    for case in run.cases:
+        total += _case(suite, case, tally)
+    suite.attrib |= {key: str(value) for key, value in tally.items()} | {"time": f"{total:.3f}"}
+    whole = ElementTree.Element("testsuites")
+    whole.append(suite)
+    ElementTree.indent(whole)
+    text = ElementTree.tostring(whole, encoding="unicode")
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'
+
+
+def _case(suite: ElementTree.Element, case: Case, tally: dict[str, int]) -> float:
+    seconds = sum(stage["seconds"] for stage in case["stages"] if not stage["reused"])
+    node = ElementTree.SubElement(
+        suite,
+        "testcase",
+        classname="onnx_models.test_models",
+        name=f"test_model[{_legal(case['id'])}]",
+        time=f"{seconds:.3f}",
+    )
+    listed = ElementTree.SubElement(node, "properties")
+    for name, value in properties(case):
+        ElementTree.SubElement(listed, "property", name=name, value=value)
+    tally["tests"] += 1
+    verdict = Verdict(case["verdict"])
+    if verdict in (Verdict.SKIPPED, Verdict.EXPECTED_FAILURE):
+        tally["skipped"] += 1
+        child = ElementTree.SubElement(node, "skipped", message=_legal(case["reason"]))
+        child.set("type", "pytest.xfail" if verdict is Verdict.EXPECTED_FAILURE else "pytest.skip")
+    elif not verdict.green and not case.get("excused"):
+        name = "error" if verdict is Verdict.ERROR else "failure"
+        tally["errors" if verdict is Verdict.ERROR else "failures"] += 1
+        child = ElementTree.SubElement(node, name, message=_legal(case["reason"] or case["message"]))
+        child.text = _legal(case.get("excerpt", "") or case["message"])
+    return float(seconds)
+
+
+def _legal(text: str) -> str:
+    """Text without what XML 1.0 cannot hold."""
+    return _ILLEGAL.sub("\ufffd", text)

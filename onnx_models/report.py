@@ -1,0 +1,257 @@
+"""What people read of one run and of two: Markdown on GitHub, text on a terminal."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from onnx_models import markdown, records, states
+from onnx_models.difference import KINDS, Change, Difference
+from onnx_models.markdown import code, details, table, text
+from onnx_models.outcomes import Verdict
+from onnx_models.runs import RunFile
+from onnx_models.states import State
+
+Case = Mapping[str, Any]
+
+SUMMARY_LIMIT = 200_000
+"""Bytes of a job's summary; GitHub takes 1 MiB of all steps together."""
+
+COMMENT_LIMIT = 60_000
+"""Bytes of a comment; GitHub takes 65,536 characters."""
+
+COMMENT_MARK = "<!-- onnx_models: difference of two runs -->"
+"""First line of a comment, by which the next one finds and replaces it."""
+
+_UNEXPECTED = (
+    (Verdict.REGRESSED, "Regressed"),
+    (Verdict.CHANGED, "Failing in another way"),
+    (Verdict.IMPROVED, "Improved: the lists can be shortened"),
+    (Verdict.FLAKY, "Flaky"),
+    (Verdict.ERROR, "Errors of the machine or the suite"),
+    (Verdict.NEW, "New, not yet adopted"),
+)
+
+_ROWS = 50
+
+
+def run_markdown(run: RunFile, against: Difference | None = None) -> str:
+    """A run for GITHUB_STEP_SUMMARY: what is known at a glance first, then what to act on."""
+    head = run.header
+    lines = [f"## ONNX models on IREE {text(head['release'])}", "", *_banners(run)]
+    lines += _funnel(run)
+    if against is not None:
+        lines += [f"### Against {text(against.base['run'])}", "", *_changes(against)]
+    lines += _unexpected(run.cases)
+    lines += _signatures(run.cases)
+    lines += _slowest(run.cases)
+    lines += [_provenance(head)]
+    return markdown.bounded(lines, SUMMARY_LIMIT, "The rest is left out here; the record has all of it.")
+
+
+def difference_markdown(found: Difference) -> str:
+    """A comment for a pull request: the numbers, then every change with its reason."""
+    base, head = text(label(found.base)), text(label(found.head))
+    lines = [COMMENT_MARK, f"### {_headline(found)}", "", f"{base} → {head}", ""]
+    if found.counts:
+        lines += table(
+            ["device", "before", "now", "change"],
+            [
+                [text(device), _rate(old), _rate(new), _step(old, new)]
+                for device, (old, new) in found.counts.items()
+            ],
+            right=(1, 2, 3),
+        )
+    lines += _changes(found)
+    return markdown.bounded(lines, COMMENT_LIMIT, "More is left out here; run onnx-models diff to see all.")
+
+
+def difference_text(found: Difference) -> list[str]:
+    """The same for a terminal."""
+    lines = [f"{label(found.base)} -> {label(found.head)}: {_headline(found)}"]
+    for device, (old, new) in found.counts.items():
+        lines.append(f"  {device}: {_rate(old)} -> {_rate(new)} passed with proof ({_step(old, new)})")
+    for kind, words in KINDS.items():
+        changes = found.of(kind)
+        if changes:
+            lines += ["", f"{words} ({len(changes)})"]
+            lines += [
+                f"  {change.id}: {change.before} -> {change.after}{_because(change)}" for change in changes
+            ]
+    if found.apart:
+        lines += ["", "not compared", *(f"  {line}" for line in found.apart)]
+    return [_printable(line) for line in lines]
+
+
+def label(header: Mapping[str, Any]) -> str:
+    """A run in a few words."""
+    return f"IREE {header['release']} (run {header['run']})"
+
+
+def _because(change: Change) -> str:
+    return f"  [{change.why[:200]}]" if change.why else ""
+
+
+def _printable(line: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in line)
+
+
+def _headline(found: Difference) -> str:
+    counts = Counter(change.kind for change in found.changes)
+    words = [f"{counts[kind]} {KINDS[kind]}" for kind in KINDS if counts[kind]]
+    if not words:
+        return f"No change in {found.same} cases" if found.same else "No case in common"
+    return f"{', '.join(words)}; {found.same} as before"
+
+
+def _rate(counts: Mapping[str, int]) -> str:
+    return f"{counts[State.PASSED.value]} of {counts['total']}"
+
+
+def _step(old: Mapping[str, int], new: Mapping[str, int]) -> str:
+    step = new[State.PASSED.value] - old[State.PASSED.value]
+    return f"{step:+d}" if step else "±0"
+
+
+def _changes(found: Difference) -> list[str]:
+    lines: list[str] = []
+    if not found.changes:
+        words = f"No change in {found.same} cases." if found.same else "The runs have no case in common."
+        lines += [words, ""]
+    for kind, words in KINDS.items():
+        changes = found.of(kind)
+        if changes:
+            rows = [
+                [code(change.id), text(change.before), text(change.after), text(change.why)]
+                for change in changes
+            ]
+            body = ["", *table(["case", "before", "now", "why"], rows)]
+            lines += (
+                details(f"{len(changes)} {words}", body)
+                if kind != "broken"
+                else [f"**{len(changes)} {words}**", *body]
+            )
+    if found.apart:
+        lines += details(
+            f"{len(found.apart)} groups not compared", [f"- {text(line)}" for line in found.apart]
+        )
+    return lines
+
+
+def _banners(run: RunFile) -> list[str]:
+    lines = []
+    if run.footer.get("host_broken"):
+        lines += [f"> **No verdicts.** {text(run.footer['host_broken'])}", ""]
+    if not run.footer["complete"]:
+        lines += ["> **Incomplete.** Not every selected case ran to its end; those count as not passed.", ""]
+    if not run.cases:
+        lines += ["No case was selected, so nothing is known of this IREE.", ""]
+    return lines
+
+
+def _funnel(run: RunFile) -> list[str]:
+    only = frozenset(n for n, d in run.header["devices"].items() if d["last_stage"] == "compile")
+    found = records.funnel(run.cases)
+    if not found:
+        return []
+    shown = records.columns(found)
+    rows = []
+    for device, row in found.items():
+        absent = ("referenced", "ran", "matched") if device in only else ()
+        rows.append([text(device), *("-" if column in absent else str(row[column]) for column in shown)])
+    return table(["device", *shown], rows, right=range(1, len(shown) + 1))
+
+
+def _unexpected(cases: Sequence[Case]) -> list[str]:
+    lines: list[str] = []
+    for verdict, words in _UNEXPECTED:
+        rows = [
+            [code(case["id"]), text(states.describe(case)), text(case["reason"])]
+            for case in cases
+            if case["verdict"] == verdict.value
+        ]
+        if rows:
+            lines += [f"### {words} ({len(rows)})", "", *table(["case", "result", "reason"], rows[:_ROWS])]
+            if len(rows) > _ROWS:
+                lines += [f"… and {len(rows) - _ROWS} more.", ""]
+    if cases and not lines:
+        lines += ["Every case did what was expected of it.", ""]
+    return lines
+
+
+def _signatures(cases: Sequence[Case]) -> list[str]:
+    models: dict[str, set[str]] = defaultdict(set)
+    count: Counter[str] = Counter()
+    titles: dict[str, str] = {}
+    for case in cases:
+        if states.state(case) is State.FAILED and case.get("signature"):
+            models[case["signature"]].add(case["model"])
+            count[case["signature"]] += 1
+            titles[case["signature"]] = case.get("title", "")
+    if not count:
+        return []
+    ranked = sorted(count, key=lambda name: (-len(models[name]), -count[name], name))
+    rows = [
+        [
+            code(name),
+            text(titles[name]),
+            str(len(models[name])),
+            str(count[name]),
+            text(", ".join(sorted(models[name])), 120),
+        ]
+        for name in ranked[:15]
+    ]
+    more = f"… and {len(ranked) - 15} more faults." if len(ranked) > 15 else ""
+    body = table(["fault", "title", "models", "cases", "which"], rows, right=(2, 3))
+    return ["### Faults by the models they stop", "", *body, *([more, ""] if more else [])]
+
+
+def _slowest(cases: Sequence[Case]) -> list[str]:
+    stages = [
+        (float(stage["seconds"]), int(stage["peak_bytes"]), stage["stage"], case["id"], bool(stage["reused"]))
+        for case in cases
+        for stage in case["stages"]
+    ]
+    slow = sorted((each for each in stages if not each[4]), reverse=True)[:5]
+    if not slow:
+        return []
+    rows = [
+        [code(case), stage, f"{seconds:.1f} s", f"{peak / 2**30:.2f} GiB" if peak else "-"]
+        for seconds, peak, stage, case, _ in slow
+    ]
+    largest = max(stages, key=lambda each: each[1])
+    body = table(["case", "stage", "time", "memory"], rows, right=(2, 3))
+    if largest[1]:
+        body += [f"Most memory: {largest[1] / 2**30:.2f} GiB, {largest[2]} of {code(largest[3])}.", ""]
+    return details("Slowest stages", ["", *body])
+
+
+def _provenance(head: Mapping[str, Any]) -> str:
+    host = head["host"]
+    packages = ", ".join(f"{name} {version}" for name, version in head["packages"].items())
+    words = (
+        f"Run {head['run']}, begun {head['started']}; compiler {head['iree']}; suite {head['suite']}; "
+        f"{packages}; {host['cores']} cores, {host['memory_bytes'] / 2**30:.0f} GiB."
+    )
+    return text(words, 600)
+
+
+def fail_on(words: Iterable[str], run: RunFile) -> list[str]:
+    """The cases of a run whose verdict is one of `words`, for `report --fail-on`."""
+    wanted = frozenset(words)
+    return [case["id"] for case in run.cases if case["verdict"] in wanted]
+
+
+def as_json(run: RunFile) -> dict[str, Any]:
+    """A run's numbers as data: its header's facts, the funnel and the states per device."""
+    by_device: dict[str, list[Case]] = defaultdict(list)
+    for case in run.cases:
+        by_device[case["device"]].append(case)
+    return {
+        "run": run.id,
+        "release": run.header["release"],
+        "complete": run.footer["complete"],
+        "funnel": records.funnel(run.cases),
+        "states": {device: states.count(cases) for device, cases in by_device.items()},
+    }
