@@ -31,6 +31,7 @@ imports only from those above it. Those that are set in serve one of the others;
       skeletons         in a child: seeded weights for the topologies of the onnx package
     sources             a model becomes a verified local file
       selection         filters over the catalogue, and totals
+      shards            splits a run over machines, by the models' names
       prefetch          many downloads at once
       upkeep            what lies in the cache, whether it is sound, what can go
       tensors           tensors as files, in the forms that the tools read and write
@@ -49,6 +50,7 @@ imports only from those above it. Those that are set in serve one of the others;
       semantics         in a child: how each output is to be judged
       probes            in a child: models that are slightly wrong on purpose
       ort               in a child: onnxruntime
+      latency_child     in a child: how long onnxruntime takes
       reference_child   in a child: the reference itself
       float64_operators in a child: operators of the evaluation in float64
       float64_child     in a child: the model evaluated in float64
@@ -57,6 +59,8 @@ imports only from those above it. Those that are set in serve one of the others;
       verdict           the comparison as the last command of commands.sh
       signature         a failure's name, the same wherever the fault is met (signatures.toml)
     stages              import, compile, run, compare
+      latency           a measured latency and its noise, and when two differ
+      benchmark         iree-benchmark-module in turn with onnxruntime, on request
     retry               unexpected results are run again; flakes
     records             JSON lines of a run
       migrations        lines of older record files in today's form
@@ -67,6 +71,10 @@ imports only from those above it. Those that are set in serve one of the others;
       markdown          Markdown in which data is only text
       junit             JUnit XML and its properties
     report              Markdown and text of a run, and of two
+      history_tables    the tables of the history, and how a run's file becomes rows of them
+    history             all runs of a folder as tables to ask
+      changepoints      where a series of measurements changed for good
+    dashboard           the static site (templates/, static/)
     health              tells a broken machine from a broken IREE
       entries           a file of expectations as blocks of text
     update              rewrites expectations from what runs found
@@ -75,6 +83,7 @@ imports only from those above it. Those that are set in serve one of the others;
       environments      a virtual environment per published release (releases.toml)
     releases            one selection under several releases
     plugin              pytest options, fixtures and hooks
+      cli_dashboard     the commands about the history
       cli_reports       the commands about finished runs
       cli_expectations  the commands about expectations
     cli                 `onnx-models`, `python -m onnx_models`

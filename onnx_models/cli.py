@@ -13,6 +13,7 @@ from rich.console import Console
 import onnx_models
 from onnx_models import (
     catalog,
+    cli_dashboard,
     cli_expectations,
     cli_reports,
     devices,
@@ -54,6 +55,8 @@ def main() -> None:
 main.add_command(cli_expectations.expectations_group)
 main.add_command(cli_expectations.flakes_command)
 main.add_command(cli_expectations.explain_command)
+main.add_command(cli_dashboard.dashboard_command)
+main.add_command(cli_dashboard.history_command)
 main.add_command(cli_reports.merge_command)
 main.add_command(cli_reports.report_command)
 main.add_command(cli_reports.diff_command)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from onnx_models import states
+from onnx_models import latency, states
 from onnx_models.runs import RunFile
 from onnx_models.states import State
 
@@ -97,6 +97,8 @@ def differ(base: RunFile, head: RunFile) -> Difference:
         for case, rows in zip((old, new), counted[either["device"]], strict=True):
             rows.extend([case] if case is not None else [])
         found = list(compare_cases(old, new))
+        if old is not None and new is not None and _machine(base, old) == _machine(head, new) != "":
+            found += compare_latencies(old, new)
         same += not found
         changes += found
     order = list(KINDS)
@@ -139,6 +141,25 @@ def compare_cases(old: Case | None, new: Case | None) -> Iterable[Change]:
             yield change(kind, old if kind == "fixed" else new)
         if states.is_flaky(new) and not states.is_flaky(old):
             yield change("flaky", new)
+
+
+def compare_latencies(old: Case, new: Case) -> Iterable[Change]:
+    """Whether one case, measured twice on one machine, became slower or faster beyond noise."""
+    shift = latency.shift(old.get("benchmark", {}), new.get("benchmark", {}))
+    if shift is not None and shift.kind:
+        yield Change(
+            kind=shift.kind,
+            id=new["id"],
+            device=new["device"],
+            before=latency.time_text(shift.before),
+            after=latency.time_text(shift.after),
+            why=str(shift),
+        )
+
+
+def _machine(run: RunFile, case: Case) -> str:
+    """The fingerprint of the machine that a case ran on, empty where that is not known."""
+    return str(case.get("machine") or run.header["host"].get("fingerprint", ""))
 
 
 def _kind(old: Case, new: Case) -> str:

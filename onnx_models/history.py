@@ -78,6 +78,22 @@ class History:
         names = [column[0] for column in answer.description]
         return [dict(zip(names, row, strict=True)) for row in answer.fetchall()]
 
+    def ask(self, query: str) -> list[dict[str, Any]]:
+        """The answer to a query of a user.
+
+        Raises:
+            UsageError: it is wrong, or would change something.
+        """
+        import duckdb
+
+        try:
+            statements = duckdb.extract_statements(query)
+            if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+                raise UsageError("--sql takes one SELECT")
+            return self.records(query)
+        except duckdb.Error as error:
+            raise UsageError(f"--sql: {str(error).splitlines()[0]}") from None
+
     def _synchronise(self, found: Sequence[Path]) -> None:
         """Take in new files, take out those that changed or went."""
         known = dict(self.rows("SELECT file, sha256 FROM run"))

@@ -23,12 +23,12 @@ def properties(case: Case) -> Iterator[tuple[str, str]]:
     yield from (
         ("device", case["device"]),
         ("collection", case["collection"]),
-        ("model", _legal(case["model"])),
+        ("model", legal(case["model"])),
         ("verdict", case["verdict"]),
         ("state", states.state(case).value),
     )
     if kind:
-        yield from (("stage", stage), ("kind", kind), ("signature", _legal(signature)))
+        yield from (("stage", stage), ("kind", kind), ("signature", legal(signature)))
     if ratios:
         yield "noise-ratio", f"{max(ratios):.4g}"
     for each in case["stages"]:
@@ -42,7 +42,7 @@ def of_run(run: RunFile) -> str:
     suite = ElementTree.Element("testsuite", name="onnx_models", timestamp=str(run.header["started"]))
     listed = ElementTree.SubElement(suite, "properties")
     for name in ("release", "iree", "run", "suite"):
-        ElementTree.SubElement(listed, "property", name=name, value=_legal(str(run.header[name])))
+        ElementTree.SubElement(listed, "property", name=name, value=legal(str(run.header[name])))
     tally = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
     total = 0.0
     for case in run.cases:
@@ -61,7 +61,7 @@ def _case(suite: ElementTree.Element, case: Case, tally: dict[str, int]) -> floa
         suite,
         "testcase",
         classname="onnx_models.test_models",
-        name=f"test_model[{_legal(case['id'])}]",
+        name=f"test_model[{legal(case['id'])}]",
         time=f"{seconds:.3f}",
     )
     listed = ElementTree.SubElement(node, "properties")
@@ -71,16 +71,16 @@ def _case(suite: ElementTree.Element, case: Case, tally: dict[str, int]) -> floa
     verdict = Verdict(case["verdict"])
     if verdict in (Verdict.SKIPPED, Verdict.EXPECTED_FAILURE):
         tally["skipped"] += 1
-        child = ElementTree.SubElement(node, "skipped", message=_legal(case["reason"]))
+        child = ElementTree.SubElement(node, "skipped", message=legal(case["reason"]))
         child.set("type", "pytest.xfail" if verdict is Verdict.EXPECTED_FAILURE else "pytest.skip")
     elif not verdict.green and not case.get("excused"):
         name = "error" if verdict is Verdict.ERROR else "failure"
         tally["errors" if verdict is Verdict.ERROR else "failures"] += 1
-        child = ElementTree.SubElement(node, name, message=_legal(case["reason"] or case["message"]))
-        child.text = _legal(case.get("excerpt", "") or case["message"])
+        child = ElementTree.SubElement(node, name, message=legal(case["reason"] or case["message"]))
+        child.text = legal(case.get("excerpt", "") or case["message"])
     return float(seconds)
 
 
-def _legal(text: str) -> str:
+def legal(text: str) -> str:
     """Text without what XML 1.0 cannot hold."""
     return _ILLEGAL.sub("\ufffd", text)

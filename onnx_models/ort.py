@@ -1,4 +1,4 @@
-"""onnxruntime as the reference runs it: CPU, one thread, its own messages.
+"""onnxruntime as the reference runs it: CPU, one thread unless told otherwise, its own messages.
 
 Imported in child processes only.
 """
@@ -6,7 +6,7 @@ Imported in child processes only.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,15 +70,17 @@ class Runner:
     lies beside `beside`.
     """
 
-    def __init__(self, model: Path | bytes, options: Mapping[str, str]) -> None:
+    def __init__(self, model: Path | bytes, options: Mapping[str, str], *, threads: int = 1) -> None:
         """Load the model.
+
+        More than one thread changes the order of sums, and so is for timing only.
 
         Raises:
             Refusal: onnxruntime does not load it.
             Unsupported: an output is no tensor of numbers.
         """
         settings = onnxruntime.SessionOptions()
-        settings.intra_op_num_threads = settings.inter_op_num_threads = 1
+        settings.intra_op_num_threads, settings.inter_op_num_threads = threads, 1
         settings.log_severity_level = _FATAL_ONLY
         for key, value in options.items():
             if key == "graph_optimization_level":
@@ -102,12 +104,21 @@ class Runner:
         Raises:
             Refusal: onnxruntime does not run it.
         """
-        values = {name: _value(array) for name, array in feeds.items() if name in self.inputs}
-        try:
-            results = self._session.run_with_ort_values(None, values)
-        except Exception as error:
-            raise Refusal(str(error)) from None
+        results = self.prepared(feeds)()
         return [_array(name, result) for name, result in zip(self.outputs, results, strict=True)]
+
+    def prepared(self, feeds: Mapping[str, Array]) -> Callable[[], Sequence[Any]]:
+        """One invocation whose inputs are onnxruntime's own already; it may be called again and again."""
+        values = {name: _value(array) for name, array in feeds.items() if name in self.inputs}
+
+        def invoke() -> Sequence[Any]:
+            try:
+                results: Sequence[Any] = self._session.run_with_ort_values(None, values)
+            except Exception as error:
+                raise Refusal(str(error)) from None
+            return results
+
+        return invoke
 
 
 def _value(array: Array) -> Any:

@@ -61,7 +61,6 @@ def header(
     `release` is what a user would ask a package index for, such as `3.13.0`, where the tools are
     from one, else the compiler's own version. `shard` is `2/4` for the second of four parts.
     """
-    tools = (toolchain.importer, toolchain.compiler, toolchain.runner)
     return {
         "type": "header",
         "schema": SCHEMA_VERSION,
@@ -71,7 +70,8 @@ def header(
         "iree": toolchain.version,
         "release": toolchain.release,
         "tools": [
-            {"name": t.name, "path": str(t.path), "origin": t.origin, "version": t.version} for t in tools
+            {"name": t.name, "path": str(t.path), "origin": t.origin, "version": t.version}
+            for t in toolchain.tools
         ],
         "packages": {name: metadata.version(name) for name in ("onnx", "onnxruntime", "numpy", "pytest")},
         "host": {

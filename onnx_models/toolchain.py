@@ -1,4 +1,4 @@
-"""The three user-facing tools: where they are, which build each is, which devices they see.
+"""The user-facing tools: where they are, which build each is, which devices they see.
 
 A user compares builds, so the report's header names for each tool the path, the
 reason it was chosen and its version, and the stage cache holds each tool's `key`.
@@ -25,6 +25,7 @@ from onnx_models import tools
 from onnx_models.outcomes import SuiteError, UsageError
 
 IMPORTER, COMPILER, RUNNER = "iree-import-onnx", "iree-compile", "iree-run-module"
+BENCHMARK = "iree-benchmark-module"
 
 INSTALL = "pip install iree-base-compiler iree-base-runtime, or give --iree-bin DIR"
 
@@ -55,11 +56,18 @@ class Tool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toolchain:
-    """The tools that one run of the suite uses."""
+    """The tools that one run of the suite uses; `benchmark` only where latency is measured."""
 
     importer: Tool
     compiler: Tool
     runner: Tool
+    benchmark: Tool | None = None
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """All of them, in the order of their use."""
+        found = (self.importer, self.compiler, self.runner)
+        return (*found, self.benchmark) if self.benchmark else found
 
     @property
     def version(self) -> str:
@@ -73,10 +81,9 @@ class Toolchain:
 
     def describe(self) -> tuple[str, ...]:
         """A header line for each tool, and a warning when they are not of one release."""
-        tools_ = (self.importer, self.compiler, self.runner)
-        lines = [f"{tool.name}: {tool.version} from {tool.path} ({tool.origin})" for tool in tools_]
-        if not _agree([tool.version for tool in tools_]):
-            mix = ", ".join(f"{tool.name} {tool.version}" for tool in tools_)
+        lines = [f"{tool.name}: {tool.version} from {tool.path} ({tool.origin})" for tool in self.tools]
+        if not _agree([tool.version for tool in self.tools]):
+            mix = ", ".join(f"{tool.name} {tool.version}" for tool in self.tools)
             lines.append(f"warning: the tools are of different releases: {mix}")
         return tuple(lines)
 
@@ -117,6 +124,22 @@ def of_release(name: str, folder: Path, *, cache: Path | None = None) -> Toolcha
         replace(_tool(tool, places, cache), release=name) for tool in (IMPORTER, COMPILER, RUNNER)
     )
     return Toolchain(importer=importer, compiler=compiler, runner=runner)
+
+
+def with_benchmark(toolchain: Toolchain, *, cache: Path | None = None) -> Toolchain:
+    """The toolchain with `iree-benchmark-module`, which has to lie beside `iree-run-module`.
+
+    A measurement of another build than the one whose outputs were compared would say nothing.
+
+    Raises:
+        UsageError: it is not there.
+    """
+    runner = toolchain.runner
+    if not (runner.path.parent / BENCHMARK).exists():
+        raise UsageError(f"--benchmark: {BENCHMARK} is not beside {runner.path}: build or install it there")
+    place = _Place(folder=runner.path.parent, origin=f"beside {RUNNER}", strict=True)
+    found = _tool(BENCHMARK, (place,), cache)
+    return replace(toolchain, benchmark=replace(found, release=runner.release))
 
 
 def list_devices(toolchain: Toolchain, driver: str) -> tuple[str, ...]:
@@ -217,6 +240,7 @@ _PACKAGES = {
     IMPORTER: ("iree-base-compiler", "onnx"),
     COMPILER: ("iree-base-compiler",),
     RUNNER: ("iree-base-runtime",),
+    BENCHMARK: ("iree-base-runtime",),
 }
 
 # Asked of a wrapper script's own interpreter: iree-run-module and iree-import-onnx 3.13.0 reject

@@ -46,23 +46,13 @@ def catalogue() -> list[catalog.Model]:
 
 def subjects(models: int, devices: int) -> list[tuple[str, str, str]]:
     """Device, collection and model path of each case."""
-    found = [
-        m
-        for name in ("zoo", "zoo-turnkey", "zoo-archives", "skeletons", "wheels")
-        for m in catalog.load(name)
-    ]
     return [(d, m.collection, m.path) for m in catalogue()[:models] for d in DEVICES[:devices]]
 
 
 def facts(models: int, devices: int) -> list[dict[str, Any]]:
     """What a line repeats of the catalogue."""
-    found = [
-        m
-        for name in ("zoo", "zoo-turnkey", "zoo-archives", "skeletons", "wheels")
-        for m in catalog.load(name)
-    ]
     rows = []
-    for m in found[:models]:
+    for m in catalogue()[:models]:
         ops = {op: max(count, 1) for op, count in sorted(m.operators.items())}
         rows += [
             {"bytes": m.bytes, "operators": ops, "opset": m.opset_label or 17, "tags": list(m.tags)}

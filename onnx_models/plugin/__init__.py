@@ -20,7 +20,18 @@ from typing import Any, NoReturn
 import pytest
 from filelock import FileLock
 
-from onnx_models import artifacts, environments, junit, machine, peers, records, releases, retry, zoo
+from onnx_models import (
+    artifacts,
+    benchmark,
+    environments,
+    junit,
+    machine,
+    peers,
+    records,
+    releases,
+    retry,
+    zoo,
+)
 from onnx_models.cache import OfflineError
 from onnx_models.cases import Case
 from onnx_models.inspection import with_file_facts
@@ -320,11 +331,22 @@ def settle(case: Case, request: pytest.FixtureRequest) -> Callable[[Outcome], No
             flaky=case.flaky,
             retries=config.option.retries,
         )
-        counted = confirmed.outcome
+        counted = _measured(request, case, confirmed.outcome)
         whole = replace(counted, stages=(*request.node.stash[STAGES], *counted.stages))
         _conclude(request, case, confirmed.judgement, whole, confirmed.attempts)
 
     return settle
+
+
+def _measured(request: pytest.FixtureRequest, case: Case, outcome: Outcome) -> Outcome:
+    """The outcome with its latency, where that is asked for and the outputs matched."""
+    option = request.config.option
+    reference: Reference | None = request.getfixturevalue("reference")
+    if not option.benchmark or outcome.failure is not None or reference is None:
+        return outcome
+    model_file: Path = request.getfixturevalue("model_file")
+    settings = request.config.stash[RUN].settings
+    return benchmark.measure(case, model_file, reference, outcome, settings, option.benchmark_seconds)
 
 
 def _again(request: pytest.FixtureRequest, case: Case, stage: Stage, *, alone: bool) -> Outcome:

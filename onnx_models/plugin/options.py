@@ -13,6 +13,7 @@ import pytest
 
 from onnx_models import (
     artifacts,
+    benchmark,
     catalog,
     compat,
     devices,
@@ -21,6 +22,7 @@ from onnx_models import (
     health,
     local,
     selection,
+    shards,
     sources,
     toolchain,
     upkeep,
@@ -32,6 +34,7 @@ from onnx_models.devices import Device
 from onnx_models.environments import Environment
 from onnx_models.outcomes import Stage, UsageError, Verdict
 from onnx_models.reference import Draw
+from onnx_models.shards import Shard
 from onnx_models.stages import TIMEOUTS, Settings
 
 EMBEDDED = ("skeletons", "wheels")
@@ -142,6 +145,24 @@ def add_options(parser: pytest.Parser) -> None:
     )
     add("--seeds", type=_sets, default=1, metavar="N", help="how many seeded sets (default: 1)")
     add("--max-bytes", metavar="SIZE", help="only models of at most this file size, such as 100MB")
+    add(
+        "--shard",
+        type=_shard,
+        metavar="I/N",
+        help="only part I of N of the models, split by name: the same on every machine",
+    )
+    add(
+        "--benchmark",
+        action="store_true",
+        help="measure each case that passes with iree-benchmark-module, on a CPU in turn with onnxruntime",
+    )
+    add(
+        "--benchmark-seconds",
+        type=_seconds,
+        default=benchmark.SECONDS,
+        metavar="SECONDS",
+        help=f"what --benchmark aims at for one case (default: {benchmark.SECONDS:g})",
+    )
 
 
 def _add_expectation_options(add: Callable[..., None]) -> None:
@@ -191,6 +212,13 @@ def _verdicts(text: str) -> frozenset[Verdict]:
     if wrong is not None:
         raise argparse.ArgumentTypeError(f"{wrong!r} cannot be lenient: choose from {', '.join(lenient)}")
     return frozenset(map(Verdict, words))
+
+
+def _shard(text: str) -> Shard:
+    try:
+        return shards.parse(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _count(text: str) -> int:
@@ -258,6 +286,8 @@ def make_run(config: pytest.Config, artifacts_root: Path, run_id: str) -> Run:
         chain = toolchain.of_release(environment.name, environment.bin, cache=cache)
     else:
         chain = toolchain.find_toolchain(Path(option.iree_bin) if option.iree_bin else None, cache=cache)
+    if option.benchmark:
+        chain = toolchain.with_benchmark(chain, cache=cache)
     probed = _devices(option, earlier, lambda driver: toolchain.list_devices(chain, driver))
     limit = option.memory_limit
     if limit is None:
@@ -274,6 +304,8 @@ def make_run(config: pytest.Config, artifacts_root: Path, run_id: str) -> Run:
     known = {} if earlier else {device.name: _known(option, chain.version, device) for device in probed}
     most = upkeep.parse_size(option.max_bytes) if option.max_bytes else None
     models = selection.select(tuple(_models(option, earlier)), max_bytes=most)
+    if option.shard:
+        models = tuple(model for model in models if option.shard.holds(model))
     cases = combine(models, probed, known)
     if earlier:
         cases = tuple(earlier.apply(case) for case in cases)

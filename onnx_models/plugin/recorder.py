@@ -23,7 +23,8 @@ class Recorder:
         asked = config.option.record
         path = Path(asked).absolute() if asked else run.settings.artifacts / "runs" / f"{self.id}.jsonl"
         arguments = config.invocation_params.args
-        head = records.header(self.id, run.settings.toolchain, run.devices, [str(a) for a in arguments])
+        words, shard = [str(a) for a in arguments], str(config.option.shard or "")
+        head = records.header(self.id, run.settings.toolchain, run.devices, words, shard=shard)
         self.head, self.broken = head, ""
         self.report: list[str] = []
         self.writer = records.Writer(path, head)

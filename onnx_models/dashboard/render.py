@@ -1,0 +1,192 @@
+"""Templates, and what every page has: the way to the others, words for states, numbers with units."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from onnx_models.catalog import Model
+from onnx_models.dashboard.site import Page, file_name
+from onnx_models.dashboard.snapshot import Result, Snapshot, Subject
+from onnx_models.history import History
+from onnx_models.outcomes import UsageError
+
+HERE = Path(__file__).parent
+
+NAVIGATION = (
+    ("index.html", "Overview"),
+    ("matrix.html", "Matrix"),
+    ("failures.html", "Failures"),
+    ("operators.html", "Operators"),
+    ("compare.html", "Compare"),
+    ("performance.html", "Performance"),
+    ("flakes.html", "Flakes"),
+    ("about.html", "About"),
+)
+
+STATE_WORDS = {
+    "passed": "passed, and could have failed",
+    "vacuous": "passed, but could not have failed",
+    "failed": "failed",
+    "skipped": "skipped",
+    "error": "error of the machine or the suite",
+    "missing": "missing: known, but not run under this release",
+}
+
+_STAGE_MARKS = {"import": "I", "compile": "C", "run": "R", "compare": "M"}
+_STATE_MARKS = {"passed": "✓", "vacuous": "○", "skipped": "-", "error": "!", "missing": "?"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """What the pages are made of.
+
+    Attributes:
+        history: the tables.
+        snapshot: the state of things now.
+        lines: by case id, its newest record line, trimmed.
+        strips: by case key, its past as segments.
+        models: the catalogue's records by id, of the models that are in it.
+        base_url: where the site will be, for the feed and the badges; may be empty.
+        notices: what to know before trusting any number.
+    """
+
+    history: History
+    snapshot: Snapshot
+    lines: Mapping[str, Mapping[str, Any]]
+    strips: Mapping[int, Sequence[Segment]]
+    models: Mapping[str, Model]
+    base_url: str
+    notices: Sequence[str]
+
+    def subjects_by_model(self) -> dict[str, list[Subject]]:
+        """The cases of each model, `collection/path`, in order."""
+        found: dict[str, list[Subject]] = {}
+        for subject in self.snapshot.subjects:
+            found.setdefault(subject.model_id, []).append(subject)
+        return dict(sorted(found.items()))
+
+    def page(self, template: str, path: str, **values: Any) -> Page:
+        """A page from a template."""
+        newest = self.snapshot.newest
+        text = (
+            environment()
+            .get_template(template)
+            .render(
+                root="../" * path.count("/"),
+                path=path,
+                navigation=NAVIGATION,
+                newest=newest,
+                notices=self.notices,
+                **values,
+            )
+        )
+        return Page(path=path, text=text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """Runs in a row, by age of the release, in which a case did the same."""
+
+    first: int
+    last: int
+    result: Result
+
+
+def model_page(model_id: str) -> str:
+    """Where a model's page lies."""
+    return f"models/{file_name(model_id)}.html"
+
+
+def mark(result: Result) -> str:
+    """One character for a state: colour is never the only carrier."""
+    return _STAGE_MARKS.get(result.stage, "F") if result.state == "failed" else _STATE_MARKS[result.state]
+
+
+@cache
+def environment() -> Any:
+    """The templates; every value is escaped.
+
+    Raises:
+        UsageError: Jinja2 is not installed.
+    """
+    try:
+        import jinja2
+        import markupsafe
+    except ImportError:
+        raise UsageError("the dashboard needs Jinja2: pip install 'onnx-models[dashboard]'") from None
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "percent": percent,
+        "seconds": seconds,
+        "size": size,
+        "number": number,
+        "day": day,
+        "signed_percent": signed_percent,
+        "page_of": model_page,
+        "mark": mark,
+        # The charts are this package's own SVG, with every text of the data escaped.
+        "chart": markupsafe.Markup,
+        "badge_of": lambda device: f"badges/{file_name(device)}.json",
+    }
+    made.globals |= {"STATE_WORDS": STATE_WORDS}
+    return made
+
+
+def percent(value: float | None) -> str:
+    """`92.3 %`; never 100 % where something is missing."""
+    if value is None:
+        return "-"
+    shown = math.floor(value * 1000) / 10 if value < 1 else 100.0
+    return f"{shown:.1f} %"
+
+
+def signed_percent(value: float | None) -> str:
+    """A difference of rates in percentage points."""
+    if value is None:
+        return "-"
+    return "±0" if abs(value) < 0.0005 else f"{value * 100:+.1f}"
+
+
+def seconds(value: float | None) -> str:
+    """`1.23 s`, `45.6 ms`."""
+    if value is None:
+        return "-"
+    if value < 0.001 and value > 0:
+        return f"{value * 1e6:.0f} µs"
+    if value < 1:
+        return f"{value * 1e3:.1f} ms"
+    return f"{value:.2f} s" if value < 100 else f"{value:.0f} s"
+
+
+def size(value: float | None) -> str:
+    """Bytes in powers of 1,000, as disks and downloads are counted."""
+    if not value:
+        return "-"
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= factor:
+            return (
+                f"{value / factor:.3g} {unit}" if value < 999.5 * factor else f"{value / factor:.0f} {unit}"
+            )
+    return f"{value:.0f} B"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number of a few digits."""
+    return "-" if value is None else f"{value:.{digits}g}"
+
+
+def day(value: datetime | None) -> str:
+    """A date."""
+    return "-" if value is None else f"{value:%Y-%m-%d}"
