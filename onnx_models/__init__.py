@@ -38,6 +38,7 @@ imports only from those above it. Those that are set in serve one of the others;
     inputs              seeded input tensors from a model's ports and facts
       inspection        what a model file declares
       inspection_child  in a child: reads the file
+      file_facts        what files said of themselves, kept by content
       local             collection `local`: a file of the user
       stored_sets       the form of a stored data set
       pb_files          in a child: a stored data set becomes tensor files
@@ -63,12 +64,14 @@ imports only from those above it. Those that are set in serve one of the others;
       benchmark         iree-benchmark-module in turn with onnxruntime, on request
     retry               unexpected results are run again; flakes
     records             JSON lines of a run
-      migrations        lines of older record files in today's form
+      migrations        schemas of records; lines of older files in today's form
+      record_lines      a record file's lines; what is damaged or hostile is refused
       runs              whole runs as compressed files that never change
       states            what a record says of IREE, whatever was expected
       merge             the shards of one run
       difference        what changed between two runs, and why
       markdown          Markdown in which data is only text
+      difference_report what changed, for a terminal, a comment and other programs
       junit             JUnit XML and its properties
     report              Markdown and text of a run, and of two
       history_tables    the tables of the history, and how a run's file becomes rows of them

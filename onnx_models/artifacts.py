@@ -11,10 +11,13 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 from onnx_models.outcomes import Failure, Kind, Stage, StageResult, SuiteError
 
@@ -92,6 +95,29 @@ def link_model(model_file: Path, link: Path) -> None:
             fresh.replace(link)
     except OSError as error:
         raise SuiteError(f"{link}: cannot be written ({error.strerror}); give --artifacts DIR") from None
+
+
+@contextmanager
+def held(folder: CaseFolder, *, whole: bool) -> Iterator[None]:
+    """Keep other runs on the same artifacts away from a case until it is judged.
+
+    Runs that are fed other inputs write other files of the same names. Of a user's file
+    (`whole`) the model itself may differ from run to run, so all of its folder is held.
+
+    Raises:
+        SuiteError: the folder cannot be written.
+    """
+    place = folder.model if whole else folder.device
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(place / ".case.lock")
+        lock.acquire()
+    except OSError as error:
+        raise SuiteError(f"{place}: cannot be written ({error.strerror}); give --artifacts DIR") from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def require_writable(root: Path) -> None:

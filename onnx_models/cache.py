@@ -11,7 +11,6 @@ import hashlib
 import os
 import re
 import shlex
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -101,8 +100,16 @@ def verify(model: Model, file: Path) -> None:
 
 def missing_offline(model: Model, cache: Path) -> OfflineError:
     """The error of a file that only a download gives, when downloads are off."""
-    command = shlex.join([sys.executable, "-m", "onnx_models.sources", "--cache", str(cache), model.id])
-    return OfflineError(f"{model.id}: {place(model, cache)} is missing and downloads are off: run {command}")
+    return OfflineError(
+        f"{model.id}: {place(model, cache)} is missing and downloads are off: "
+        f"run '{fetch_command(model.id, cache)}' with a network"
+    )
+
+
+def fetch_command(name: str, cache: Path) -> str:
+    """The command that fetches a model into that cache."""
+    words = ["onnx-models", "fetch", name]
+    return shlex.join([*words, "--cache-dir", str(cache)] if cache != default_cache() else words)
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from onnx_models import (
     cli_expectations,
     cli_reports,
     devices,
+    file_facts,
     prefetch,
     records,
     runs,
@@ -72,6 +73,20 @@ def _selecting(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+def _cache(ctx: click.Context, parameter: click.Parameter, value: Path | None) -> Path:
+    return value.expanduser().absolute() if value else sources.default_cache()
+
+
+CACHE = click.option(
+    "--cache-dir",
+    "cache",
+    type=click.Path(path_type=Path),
+    callback=_cache,
+    metavar="DIR",
+    help="folder of fetched models (default: ONNX_MODELS_CACHE)",
+)
+
+
 def _many(name: str, help_text: str) -> _Decorator:
     return click.option(name, multiple=True, metavar="NAME", help=help_text)
 
@@ -90,13 +105,14 @@ _FILTERS: tuple[_Decorator, ...] = (
     click.option("--dynamic/--static", default=None, help="models with symbolic dims, or without"),
     click.option("--control-flow/--no-control-flow", default=None, help="models with If, Loop or Scan"),
     click.option("--max-bytes", metavar="SIZE", help="only files of at most this size, such as 100MB"),
+    CACHE,
 )
 
 
-def _selected(text: tuple[str, ...], max_bytes: str | None, **filters: Any) -> tuple[Model, ...]:
+def _selected(text: tuple[str, ...], max_bytes: str | None, cache: Path, **filters: Any) -> tuple[Model, ...]:
     """The models that the filters choose; each word of `text` must occur in the id or match it as a glob."""
     names = filters["collection"] or catalog.collections()
-    models: tuple[Model, ...] = tuple(model for name in names for model in catalog.load(name))
+    models = file_facts.complete((model for name in names for model in catalog.load(name)), cache)
     limit = upkeep.parse_size(max_bytes) if max_bytes else None
     models = selection.select(models, max_bytes=limit, **filters)
     for word in text:
@@ -106,10 +122,19 @@ def _selected(text: tuple[str, ...], max_bytes: str | None, **filters: Any) -> t
 
 @main.command("list")
 @_selecting
-@click.option("--json", "as_json", is_flag=True, help="print JSON instead of a table")
-def list_models(as_json: bool, **filters: Any) -> None:
+@click.option("--all", "everything", is_flag=True, help="every model, where nothing is asked for")
+@click.option(
+    "--json", "as_json", is_flag=True, help="print JSON; an operator that is there but not counted has null"
+)
+def list_models(as_json: bool, everything: bool, **filters: Any) -> None:
     """List the models whose ids hold TEXT (words or globs) and that the filters choose."""
     models = _selected(**filters)
+    asked = any(value not in ((), None) for key, value in filters.items() if key != "cache")
+    if not (as_json or asked or everything):
+        for name in catalog.collections():
+            click.echo(f"{name:<14} {selection.totals([m for m in models if m.collection == name])}")
+        click.echo("name a --collection or a filter to see models, or give --all")
+        return
     if as_json:
         click.echo(selection.as_json(models))
         return
@@ -124,12 +149,11 @@ def list_models(as_json: bool, **filters: Any) -> None:
 @click.option("--dry-run", is_flag=True, help="say what would be downloaded, and how much")
 @click.option("--no-test-data", is_flag=True, help="leave the stored data sets out")
 @click.option("--jobs", type=click.IntRange(1, 32), default=4, show_default=True, help="downloads at a time")
-def fetch_models(dry_run: bool, no_test_data: bool, jobs: int, **filters: Any) -> None:
+def fetch_models(dry_run: bool, no_test_data: bool, jobs: int, cache: Path, **filters: Any) -> None:
     """Fetch the models whose ids hold TEXT and that the filters choose, with their stored data sets."""
-    models = _selected(**filters)
+    models = _selected(cache=cache, **filters)
     if not models:
         raise UsageError("no model is selected: try `onnx-models list` with the same words")
-    cache = sources.default_cache()
     files = tuple(zoo.files(models, test_data=not no_test_data))
     others = [model for model in models if model.source["type"] not in zoo.TYPES]
     planned = prefetch.plan(files, cache)
@@ -138,6 +162,8 @@ def fetch_models(dry_run: bool, no_test_data: bool, jobs: int, **filters: Any) -
             _console().print(prefetch.plan_table(planned))
         click.echo(f"{planned}" + (f"; {len(others)} models come from packages" if others else ""))
         return
+    if planned.missing:
+        click.echo(str(planned), err=True)
     failed = [
         done.error
         for done in prefetch.fetch_all(files, cache=cache, workers=jobs, console=Console(stderr=True))
@@ -161,16 +187,18 @@ def cache_group() -> None:
 
 
 @cache_group.command("ls")
-def cache_ls() -> None:
+@CACHE
+def cache_ls(cache: Path) -> None:
     """List the files, the longest unused first."""
-    _console().print(upkeep.table(upkeep.entries(sources.default_cache())))
+    _console().print(upkeep.table(upkeep.entries(cache)))
 
 
 @cache_group.command("verify")
 @click.option("--remove", is_flag=True, help="remove the wrong ones")
-def cache_verify(remove: bool) -> None:
+@CACHE
+def cache_verify(remove: bool, cache: Path) -> None:
     """Hash every file again; exits 1 when one is wrong."""
-    wrong = upkeep.verify(sources.default_cache(), remove=remove)
+    wrong = upkeep.verify(cache, remove=remove)
     for entry, problem in wrong:
         click.echo(f"{entry.path}: {problem}{', removed' if remove else ''}", err=True)
     click.echo(f"{len(wrong)} wrong files")
@@ -180,9 +208,10 @@ def cache_verify(remove: bool) -> None:
 
 @cache_group.command("prune")
 @click.option("--max-size", required=True, metavar="SIZE", help="what may stay, such as 50GB")
-def cache_prune(max_size: str) -> None:
+@CACHE
+def cache_prune(max_size: str, cache: Path) -> None:
     """Remove the least recently used downloads until the rest fits; never a file in use."""
-    click.echo(str(upkeep.prune(sources.default_cache(), upkeep.parse_size(max_size))))
+    click.echo(str(upkeep.prune(cache, upkeep.parse_size(max_size))))
 
 
 @main.command("devices")

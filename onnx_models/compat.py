@@ -32,7 +32,7 @@ import json5
 from onnx_models import peers
 from onnx_models.cases import Case
 from onnx_models.catalog import Model
-from onnx_models.devices import Device
+from onnx_models.devices import Device, require_flags
 from onnx_models.outcomes import Expectation, Failure, Stage, UsageError
 
 COLLECTION = "zoo"
@@ -220,6 +220,7 @@ def _device(file: Path, content: Mapping[str, Any]) -> Device:
 def _flags(file: Path, key: str, value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(flag, str) and flag for flag in value):
         raise UsageError(f"{file}: {key!r} must be a list of flags, found {value!r:.60}")
+    require_flags(value, f"{file}: {key!r}")
     return tuple(value)
 
 

@@ -124,6 +124,9 @@ def host_cpu() -> str:
     return f"{name} [{fields.get('flags', fields.get('Features', ''))}]"
 
 
+LONGEST = 366 * 86400.0
+"""Seconds of a limit; more is a mistake, and some system calls cannot take it."""
+
 _STRINGS = ("title", "driver", "absent")
 _BOOLS = ("default", "host_cpu")
 _LISTS = ("compile_flags", "run_flags")
@@ -137,6 +140,8 @@ def _device(file: Path, row: Mapping[str, Any]) -> Device:
         wanted = str if key in _STRINGS else bool if key in _BOOLS else list if key in _LISTS else dict
         if not isinstance(value, wanted):
             raise UsageError(f"{file}: {key!r} must be a {wanted.__name__}, found {value!r}")
+    for key in _LISTS:
+        require_flags(row.get(key, []), f"{file}: {key!r}")
     missing = sorted({"title", *_LISTS} - set(row))
     if missing:
         raise UsageError(f"{file}: {missing[0]!r} is missing")
@@ -144,14 +149,25 @@ def _device(file: Path, row: Mapping[str, Any]) -> Device:
         raise UsageError(f'{file}: \'absent\' must be "skip" or "compile-only", found {row["absent"]!r}')
     if not row.get("driver") and row.get("absent") != "compile-only":
         raise UsageError(f"{file}: without a 'driver' it can only be absent = \"compile-only\"")
-    values: dict[str, Any] = {key: tuple(map(str, row[key])) if key in _LISTS else row[key] for key in row}
+    values: dict[str, Any] = {key: tuple(row[key]) if key in _LISTS else row[key] for key in row}
     values["timeouts"] = {_stage(file, key): _seconds(file, s) for key, s in row.get("timeouts", {}).items()}
     return Device(name=file.stem, **values)
 
 
+def require_flags(values: Sequence[object], where: str) -> None:
+    """Refuse what no command line can hold.
+
+    Raises:
+        UsageError: a flag is no text, empty, or has control characters.
+    """
+    for value in values:
+        if not isinstance(value, str) or not value.strip() or not value.isprintable():
+            raise UsageError(f"{where} takes texts such as '--device=hip', found {value!r:.60}")
+
+
 def _seconds(file: Path, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise UsageError(f"{file}: [timeouts] takes seconds above 0, found {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < LONGEST:
+        raise UsageError(f"{file}: [timeouts] takes seconds above 0, at most a year, found {value!r:.40}")
     return float(value)
 
 

@@ -153,6 +153,8 @@ def refuse_obvious(model_file: Path) -> None:
     """
     if model_file.is_dir():
         raise ModelFileError(f"{model_file}: a folder: give the .onnx file in it")
+    if model_file.exists() and not model_file.is_file():  # opening a pipe waits for its writer
+        raise ModelFileError(f"{model_file}: a pipe, socket or device: give an .onnx file")
     try:
         with model_file.open("rb") as file:
             head = file.read(256)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +107,8 @@ def _texts(file: Path, row: Mapping[str, Any], known: Sequence[str]) -> dict[str
     for key, value in row.items():
         if key not in known:
             raise UsageError(f"{where}: unknown key {key!r}: choose from {', '.join(known)}")
+        if isinstance(value, datetime):
+            raise UsageError(f"{where}: {key!r} must be a date without a time, found {value}")
         if type(value) is not date and (not isinstance(value, str) or not value.strip()):
             raise UsageError(f"{where}: {key!r} must be a text, found {value!r}")
     if not {"id", "glob"} & set(row):
@@ -173,6 +175,8 @@ def _flaky(file: Path, row: Mapping[str, Any]) -> Flaky:
 
 
 def _recorded(file: Path, rows: Mapping[str, Any]) -> Iterable[str]:
+    if not isinstance(rows, dict):
+        raise UsageError(f"{file}: 'collection' must be [collection.NAME] tables, found {rows!r:.60}")
     for name, row in rows.items():
         if not isinstance(row, dict) or set(row) - {"default"} or row.get("default") not in ("record", PASS):
             raise UsageError(f'{file}: [collection.{name}] takes default = "record" or default = "pass"')

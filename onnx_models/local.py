@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,11 @@ from onnx_models import inputs
 from onnx_models.catalog import InputFact, Model
 from onnx_models.inspection import ModelInfo, inspect
 from onnx_models.outcomes import UsageError
+
+COLLECTION = "local"
+
+LARGEST = 2**31 - 1
+"""Elements along one axis; ONNX has 64 bits for them, no machine has the memory."""
 
 
 def models(
@@ -67,14 +73,19 @@ def _paths(files: Sequence[Path]) -> list[str]:
 
 def _size(option: str, name: str, text: str) -> int:
     if not text.isascii() or not text.isdigit():
-        raise UsageError(f"{option} {name}={text}: {text!r} is no size; give a whole number")
+        raise UsageError(f"{option} {name}={text:.60}: {text[:60]!r} is no size; give a whole number")
+    if len(text) > 19 or int(text) > LARGEST:
+        raise UsageError(f"{option} {name}={text:.60}: too large for a dim; the most is {LARGEST}")
     return int(text)
 
 
 def _shape(name: str, text: str) -> tuple[int, ...]:
     if text == "scalar":
         return ()
-    return tuple(_size("--shape", name, part) for part in text.split("x"))
+    shape = tuple(_size("--shape", name, part) for part in text.split("x"))
+    if math.prod(shape) > 2**40:
+        raise UsageError(f"--shape {name}={text:.60}: {math.prod(shape)} elements are more than fit anywhere")
+    return shape
 
 
 def _reject_strangers(
@@ -115,7 +126,7 @@ def _model(
         elif port.name in shapes:
             facts.append(InputFact(name=port.name, kind="default", shape=shapes[port.name]))
     model = Model(
-        collection="local",
+        collection=COLLECTION,
         path=path,
         source={"type": "local", "path": str(file.absolute()), **_beside(file, info)},
         bytes=info.bytes,

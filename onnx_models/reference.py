@@ -295,6 +295,9 @@ def _lasting(reference: Reference) -> bool:
     )
 
 
+_WHO = {"reference_child": "onnxruntime", "float64_child": "the evaluation in float64"}
+
+
 def _ask(
     child: str, question: Mapping[str, Any], request: _Request, timeout: float, memory: int | None
 ) -> tuple[Mapping[str, Any] | Failure, int]:
@@ -312,7 +315,7 @@ def _ask(
     # A child that answers says what onnxruntime refused; one that does not met a fault of the machine.
     kind = Kind.INFRASTRUCTURE if finished.kind in (None, Kind.ERROR) else finished.kind
     message = f"no end after {timeout:g} s" if kind is Kind.TIMEOUT else finished.first_error()
-    failure = Failure(stage=Stage.REFERENCE, kind=kind, message=f"onnxruntime: {message}")
+    failure = Failure(stage=Stage.REFERENCE, kind=kind, message=f"{_WHO[child]}: {message}")
     return failure, finished.peak_bytes
 
 
@@ -331,7 +334,7 @@ def _float64(
     memory = min(FLOAT64_BYTES, request.memory_limit or FLOAT64_BYTES)
     told, _ = _ask("float64_child", asked, request, min(FLOAT64_SECONDS, request.timeout), memory)
     if isinstance(told, Failure):
-        return None, told.message.removeprefix("onnxruntime: ")
+        return None, told.message.partition(": ")[2]
     return told.get("sets"), told.get("refused", "used")
 
 

@@ -2,7 +2,8 @@
 
 Pure: nothing is fetched or opened, so an answer costs milliseconds and says the
 download size before anything is downloaded. What only the file knows (its real
-opset, operators that no record lists) is not guessed here.
+opset, operators that no record lists) is not guessed here: `file_facts` completes
+the records of those files that have been read.
 """
 
 from __future__ import annotations
@@ -118,7 +119,8 @@ def select(
         dynamic: whether an input has a symbolic dim.
         control_flow: whether If, Loop, Scan or SequenceMap is on record.
         max_bytes: no model whose download is bigger; one of unknown size passes.
-        text: part of the id, or a pattern with `*`, `?` or `[` for all of it.
+        text: part of the id, or a pattern with `*`, `?` or `[` for all of it; where it is the whole
+            id, path or last name of models, only those.
 
     Raises:
         UsageError: a word that no model of `models` carries, with the nearest ones that exist.
@@ -142,7 +144,7 @@ def select(
     if max_bytes is not None:
         tests.append(lambda m: download_bytes(m) <= max_bytes)
     if text:
-        tests.append(_text(text.lower()))
+        tests.append(_text(text.lower(), models))
     return tuple(model for model in models if all(test(model) for test in tests))
 
 
@@ -225,7 +227,7 @@ def _row(model: Model, same: Sequence[str]) -> dict[str, Any]:
             for f in model.inputs
         ],
         "dims": dict(model.dims),
-        "operators": dict(model.operators),
+        "operators": {name: count or None for name, count in model.operators.items()},
         "test_data_bytes": int(model.test_data.get("bytes", 0)),
         "timeout_class": model.timeout_class,
         "aliases": [other for other in same if other != model.id],
@@ -270,7 +272,16 @@ def _check(what: str, wanted: Sequence[str], known: Iterable[str]) -> None:
             raise UsageError(f"no model here has {what} {name!r}: nearest: {choices}")
 
 
-def _text(pattern: str) -> Callable[[Model], bool]:
+def _text(pattern: str, models: Sequence[Model]) -> Callable[[Model], bool]:
+    exact = {model.id for model in models if pattern in _names(model)}
+    if exact:
+        return lambda model: model.id in exact
     if any(sign in pattern for sign in "*?["):
         return lambda model: fnmatchcase(model.id.lower(), pattern)
     return lambda model: pattern in model.id.lower()
+
+
+def _names(model: Model) -> tuple[str, str, str]:
+    """What may stand for a model: its id, its path, the last part of that."""
+    path = model.path.lower()
+    return model.id.lower(), path, path.rpartition("/")[2]

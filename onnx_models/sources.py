@@ -1,25 +1,18 @@
-"""Turns a catalogue record into a verified file on this machine.
-
-    python -m onnx_models.sources [--cache DIR] [ID ...]
-
-fetches the named models (or whole collections), for use without a network later.
-"""
+"""Turns a catalogue record into a verified file on this machine."""
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from onnx_models import catalog, tools, wheels, zoo
+from onnx_models import tools, wheels, zoo
 from onnx_models.cache import SourceError, default_cache, keep, sha256_of, verify
 from onnx_models.catalog import Model
-from onnx_models.outcomes import SuiteError
 
-__all__ = ["ROUTES", "SourceError", "default_cache", "fetch", "main"]
+__all__ = ["ROUTES", "SourceError", "default_cache", "fetch"]
 
 SKELETON_SECONDS = 600.0
 """Limit of making one skeleton; the largest takes 7 s on two cores."""
@@ -74,7 +67,12 @@ def _skeleton(model: Model, cache: Path, offline: bool) -> Path:
         member = _light_model(model)
         seeding = [f"--{key}={model.source[key]}" for key in ("logits", "branch") if key in model.source]
         command = [sys.executable, "-m", "onnx_models.skeletons", str(member), str(target), *seeding]
-        done = tools.run(command, log=target.with_name("make.log"), timeout=SKELETON_SECONDS)
+        done = tools.run(
+            command,
+            log=target.with_name("make.log"),
+            timeout=SKELETON_SECONDS,
+            env=tools.importable(str(Path(__file__).parents[1])),
+        )
         if not done.ok:
             raise SourceError(f"{model.id}: cannot be made from {member}: {done.first_error()}")
 
@@ -105,36 +103,3 @@ ROUTES: Mapping[str, Callable[[Model, Path, bool], Path]] = MappingProxyType(
     }
 )
 """How each `source["type"]` becomes a file: `(model, cache, offline)`."""
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Fetch models by id or collection; one line each, 1 when any cannot be had."""
-    parser = argparse.ArgumentParser(prog="python -m onnx_models.sources", description="Fetch models.")
-    parser.add_argument("--cache", type=Path, default=None, help="folder of fetched files")
-    parser.add_argument("ids", nargs="+", metavar="ID", help="COLLECTION or COLLECTION/PATH")
-    options = parser.parse_args(arguments)
-    failed = 0
-    try:
-        chosen = [model for name in options.ids for model in _named(name)]
-    except SuiteError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    for model in chosen:
-        try:
-            print(f"{model.id}: {fetch(model, cache=options.cache)}")
-        except SuiteError as error:
-            failed += 1
-            print(f"error: {error}", file=sys.stderr)
-    return 1 if failed else 0
-
-
-def _named(name: str) -> list[Model]:
-    collection, _, path = name.partition("/")
-    models = [model for model in catalog.load(collection) if path in ("", model.path)]
-    if not models:
-        raise SourceError(f"{name}: no such model: see catalogue/{collection}.toml in the package")
-    return models
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,6 +7,7 @@ shape and type stand on the command line (IREE 3.13).
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -123,13 +124,34 @@ def load_npy(path: Path) -> Array:
     """Load a `.npy` file without pickles, mapped when it is large.
 
     Raises:
-        OSError, ValueError, EOFError: as `numpy.load`; also for an .npz archive.
+        OSError, ValueError, EOFError: as `numpy.load`; also for an .npz archive, and for a header
+            that promises more than the file has.
     """
+    _reject_promises(path)
     mode: Any = "r" if path.stat().st_size >= MMAP_FROM else None
     array = np.load(path, mmap_mode=mode, allow_pickle=False)
     if not isinstance(array, np.ndarray):
         raise ValueError("an .npz archive, not one array")
     return array
+
+
+def _reject_promises(path: Path) -> None:
+    """Refuse an array whose header names more bytes than follow: they would be allocated first."""
+    with path.open("rb") as file:
+        try:
+            version = np.lib.format.read_magic(file)
+        except ValueError:
+            return  # no .npy at all: numpy.load says what it is
+        if version == (1, 0):
+            shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+        elif version == (2, 0):
+            shape, _, dtype = np.lib.format.read_array_header_2_0(file)
+        else:
+            raise ValueError(f"an .npy file of version {version[0]}.{version[1]}")
+        follow = path.stat().st_size - file.tell()
+    promised = math.prod(shape) * dtype.itemsize
+    if not dtype.hasobject and promised > follow:
+        raise ValueError(f"its header promises {promised} bytes, {follow} follow")
 
 
 def iree_flag(tensor: TensorFile, path_text: str) -> str:

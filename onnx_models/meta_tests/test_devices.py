@@ -100,9 +100,13 @@ def test_a_device_of_ones_own(tmp_path: Path) -> None:
         (GOOD + 'absent = "explode"\n', '\'absent\' must be "skip" or "compile-only"'),
         (GOOD.replace('driver = "fast"\n', ""), "without a 'driver'"),
         (GOOD + "[timeouts]\nfetch = 3\n", "[timeouts] takes import, compile and run, not 'fetch'"),
-        (GOOD + '[timeouts]\nrun = "3"\n', "[timeouts] takes seconds above 0, found '3'"),
-        (GOOD + "[timeouts]\nrun = 0\n", "[timeouts] takes seconds above 0, found 0"),
-        (GOOD + "[timeouts]\nrun = inf\n", "[timeouts] takes seconds above 0, found inf"),
+        (GOOD + '[timeouts]\nrun = "3"\n', "[timeouts] takes seconds above 0, at most a year, found '3'"),
+        (GOOD + "[timeouts]\nrun = 0\n", "[timeouts] takes seconds above 0, at most a year, found 0"),
+        (GOOD + f"[timeouts]\nrun = {'9' * 400}\n", "[timeouts] takes seconds above 0, at most a year"),
+        (GOOD.replace('["-c"]', "[3]"), "'compile_flags' takes texts such as '--device=hip', found 3"),
+        (GOOD.replace('["-c"]', '[""]'), "'compile_flags' takes texts such as '--device=hip', found ''"),
+        (GOOD.replace('["-r"]', '["a\\u0000b"]'), "'run_flags' takes texts"),
+        (GOOD + "[timeouts]\nrun = inf\n", "[timeouts] takes seconds above 0, at most a year, found inf"),
     ],
 )
 def test_malformed_files_are_refused(tmp_path: Path, text: str, message: str) -> None:

@@ -12,10 +12,12 @@ from typing import Any
 
 import onnx
 import pytest
+from click.testing import CliRunner
 
 from onnx_models import catalog, sources
 from onnx_models.cache import keep, locked, place, sha256_of
 from onnx_models.catalog import Model
+from onnx_models.cli import main
 from onnx_models.sources import SourceError, fetch
 
 SKELETONS = {model.path: model for model in catalog.load("skeletons")}
@@ -204,12 +206,15 @@ def test_a_lock_held_too_long_is_one_line(tmp_path: Path, monkeypatch: pytest.Mo
         pass
 
 
-def test_the_command_fetches_by_id(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_fetches_by_id(made: Made) -> None:
     cache, path = made
-    assert sources.main(["--cache", str(cache), "skeletons/squeezenet"]) == 0
-    assert capsys.readouterr().out == f"skeletons/squeezenet: {path}\n"
-    assert sources.main(["skeletons/none"]) == 1
-    assert capsys.readouterr().err.startswith("error: skeletons/none: no such model")
+    command = ["fetch", "skeletons/squeezenet", "--cache-dir", str(cache)]
+    ended = CliRunner().invoke(main, command)
+    assert (ended.exit_code, path.is_file()) == (0, True), ended.output
+    assert ended.output.strip() == "1 models selected, 0 files failed"
+    ended = CliRunner().invoke(main, ["fetch", "skeletons/none"])
+    assert ended.exit_code == 4
+    assert ended.output.startswith("error: no model is selected")
 
 
 def test_the_catalogue_has_all_of_both_collections() -> None:

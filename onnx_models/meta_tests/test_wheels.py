@@ -229,7 +229,7 @@ def test_offline_names_the_file_and_the_command(index: list[str], model: Maker, 
     with pytest.raises(SourceError) as caught:
         fetch(wanted, cache=tmp_path, offline=True)
     assert f"wheels/a-{wanted.sha256[:12]}.onnx is missing" in str(caught.value)
-    assert f"-m onnx_models.sources --cache {tmp_path} wheels/a" in str(caught.value)
+    assert f"run 'onnx-models fetch wheels/a --cache-dir {tmp_path}' with" in str(caught.value)
     assert index == []
     fetch(wanted, cache=tmp_path)
     assert fetch(wanted, cache=tmp_path, offline=True).is_file()

@@ -24,7 +24,9 @@ from onnx_models import (
     artifacts,
     benchmark,
     environments,
+    file_facts,
     junit,
+    local,
     machine,
     peers,
     records,
@@ -63,6 +65,8 @@ META_TESTS = PACKAGE / "meta_tests"
 RUN = pytest.StashKey[Run]()
 STAGES = pytest.StashKey[list[StageResult]]()
 RECORD = pytest.StashKey[dict[str, Any]]()
+FILE = pytest.StashKey[Path]()
+REFERENCE = pytest.StashKey[Reference]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -220,7 +224,11 @@ def model_file(case: Case, request: pytest.FixtureRequest) -> Iterator[Path]:
     """
     run = request.config.stash[RUN]
     with zoo.lease(case.model, run.cache):
-        yield _fetch(case, run, request)
+        file = _fetch(case, run, request)
+        request.node.stash[FILE] = file
+        folder = run.settings.folder(case)
+        with artifacts.held(folder, whole=case.model.collection == local.COLLECTION):
+            yield file
 
 
 def _fetch(case: Case, run: Run, request: pytest.FixtureRequest) -> Path:
@@ -245,6 +253,7 @@ def reference(
     run = request.config.stash[RUN]
     with _only_ours(settings.folder(case).model, settings) as settings:
         made = _reference(case, model_file, settings, run.draw, retries=request.config.option.retries)
+    request.node.stash[REFERENCE] = made
     failure = made.failure and signed(made.failure)
     if failure is not None and failure.kind is Kind.UNSUPPORTED_INPUT:
         return made
@@ -381,6 +390,7 @@ def _conclude(
     hint = peers.hint(case.model.id, case.device.driver)
     if outcome.failure and hint:
         outcome = replace(outcome, notes=(*outcome.notes, hint))
+    outcome = _with_facts(request.node, case, outcome, run)
     request.node.stash[RECORD] = records.case_record(case, judgement, outcome, attempts)
     if judgement.excused:
         warnings.warn(
@@ -390,6 +400,23 @@ def _conclude(
         pytest.fail(explain(case, judgement, outcome, settings), pytrace=False)
     if outcome.failure is not None:
         pytest.xfail(judgement.reason)
+
+
+def _with_facts(item: pytest.Item, case: Case, outcome: Outcome, run: Run) -> Outcome:
+    """The outcome with what the model's file says of itself, and how the reference was checked."""
+    made = item.stash.get(REFERENCE, None)
+    file = item.stash.get(FILE, None)
+    info = made.info if made else None
+    if info is not None:
+        file_facts.remember(case.model, info, run.cache)
+    elif file is not None:
+        info = file_facts.of_file(case.model, file, run.cache)
+    return replace(
+        outcome,
+        health=made.health if made else {},
+        opset=file_facts.opset_of(info.opsets) if info else 0,
+        operators=info.operators if info else {},
+    )
 
 
 class LenientWarning(UserWarning):

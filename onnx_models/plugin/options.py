@@ -248,8 +248,8 @@ def _seconds(text: str) -> float:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    if not 0 < value <= devices.LONGEST:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0, at most a year")
     return value
 
 
@@ -258,8 +258,10 @@ def _gigabytes(text: str) -> int:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of gigabytes")
+    if value != 0 and not 0.001 <= value <= 1e6:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no number of gigabytes: 0 for no limit, or 0.001 and more"
+        )
     return int(value * 1e9)
 
 

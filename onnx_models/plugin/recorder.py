@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.junitxml import xml_key
 
-from onnx_models import artifacts, health, records, report, runs, update
+from onnx_models import artifacts, health, junit, prefetch, records, report, runs, update, zoo
 from onnx_models.cases import Case
 from onnx_models.outcomes import SuiteError, Verdict
 from onnx_models.plugin.options import Run
@@ -32,6 +33,13 @@ class Recorder:
         self.waiting: dict[str, Case] = {}
         self.rows: list[dict[str, Any]] = []
 
+    def pytest_sessionstart(self) -> None:
+        """Tell `--junitxml` what was tested; pytest's own way to do so does not work under xdist."""
+        xml = self.config.stash.get(xml_key, None)
+        if xml is not None:
+            for name, value in junit.suite_properties(self.head):
+                xml.add_global_property(name, value)
+
     def pytest_report_header(self) -> list[str]:
         """Which tools, from where, which version; which devices; where the results go."""
         lines = [*self.run.settings.toolchain.describe()]
@@ -42,6 +50,11 @@ class Recorder:
                 else f"{device.title}: compile only"
             )
             lines.append(f"device {device.name}: {state}")
+        wanted = prefetch.plan(
+            zoo.files({c.model.id: c.model for c in self.run.cases}.values()), self.run.cache
+        )
+        if wanted.missing and not self.run.offline:
+            lines.append(f"models: {wanted}")
         return [*lines, f"artifacts: {self.run.settings.artifacts}"]
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -100,7 +113,7 @@ class Recorder:
         try:
             text = report.run_markdown(runs.read(self.writer.path))
             with Path(place).open("a", encoding="utf-8") as file:
-                file.write(text)
+                file.write(f"\n{text}")
         except (SuiteError, OSError) as error:
             self.report.append(f"no summary in GITHUB_STEP_SUMMARY: {error}")
 
