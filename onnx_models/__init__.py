@@ -87,6 +87,7 @@ imports only from those above it. Those that are set in serve one of the others;
     releases            one selection under several releases
     plugin              pytest options, fixtures and hooks
       cli_dashboard     the commands about the history
+      cli_releases      the commands about releases and their toolchains
       cli_reports       the commands about finished runs
       cli_expectations  the commands about expectations
     cli                 `onnx-models`, `python -m onnx_models`

@@ -15,6 +15,7 @@ from onnx_models import (
     catalog,
     cli_dashboard,
     cli_expectations,
+    cli_releases,
     cli_reports,
     devices,
     file_facts,
@@ -29,6 +30,7 @@ from onnx_models import (
 )
 from onnx_models.catalog import Model
 from onnx_models.outcomes import SuiteError, UsageError
+from onnx_models.record_lines import printable
 
 
 class _Group(click.Group):
@@ -58,6 +60,8 @@ main.add_command(cli_expectations.flakes_command)
 main.add_command(cli_expectations.explain_command)
 main.add_command(cli_dashboard.dashboard_command)
 main.add_command(cli_dashboard.history_command)
+main.add_command(cli_releases.toolchains_group)
+main.add_command(cli_releases.releases_command)
 main.add_command(cli_reports.merge_command)
 main.add_command(cli_reports.report_command)
 main.add_command(cli_reports.diff_command)
@@ -235,13 +239,14 @@ def show_tools(iree_bin: Path | None) -> None:
 
 
 @main.command("summary")
-@click.argument("record", type=click.Path(path_type=Path))
-def show_summary(record: Path) -> None:
-    """Check a run's RECORD and print its table."""
-    head, cases, foot = runs.read(record).parts
-    only = frozenset(n for n, d in head["devices"].items() if d["last_stage"] == "compile")
-    click.echo(
-        f"run {head['run']}, IREE {head['iree']}, {'complete' if foot['complete'] else 'NOT complete'}"
-    )
-    for line in records.summary(cases, compile_only=only):
-        click.echo(line)
+@click.argument("record", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="RECORD...")
+def show_summary(record: tuple[Path, ...]) -> None:
+    """Check the RECORDs of runs and print the table of each."""
+    for number, path in enumerate(record):
+        head, cases, foot = runs.read(path).parts
+        only = frozenset(n for n, d in head["devices"].items() if d["last_stage"] == "compile")
+        whole = "complete" if foot["complete"] else "NOT complete"
+        lines = [f"run {head['run']}, IREE {head['iree']}, {whole}"]
+        lines += records.summary(cases, compile_only=only)
+        for line in [""] * bool(number) + lines:
+            click.echo(printable(line))

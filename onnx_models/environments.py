@@ -264,7 +264,7 @@ def _reason(name: str, command: tuple[str, ...], said: str, ended: str) -> Suite
     elif "No space left on device" in said:
         why = f"no space left on device: free some, {again}"
     elif offered and offered[2] == "none":
-        return UsageError(f"IREE {name}: the index has no {offered[1]} for {_python()}: use another Python")
+        return UsageError(f"IREE {name}: the index has no {offered[1]} for {_python()}, or is out of reach")
     elif offered:
         near = _nearest(name, offered[2])
         return UsageError(f"IREE {name}: no such release for {_python()}: there is {near}")

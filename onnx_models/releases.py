@@ -27,16 +27,26 @@ def run_each(versions: Sequence[str], arguments: Iterable[str | Path], record: s
     Raises:
         UsageError: a version is none, or is there twice.
     """
-    names = [environments.name_of(version) for version in versions]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice:
-        raise UsageError(f"--iree {twice} is given twice")
+    names = distinct(versions)
     others = list(without(arguments, "--iree", "--record"))
     codes = []
     for name in names:
         print(f"\n--- IREE {name}", flush=True)
         codes.append(run_one(name, others, record_of(Path(record), name) if record else None))
     return max(codes)
+
+
+def distinct(versions: Sequence[str]) -> list[str]:
+    """The releases by the names of their environments, in the order given.
+
+    Raises:
+        UsageError: one is no version, or is there twice.
+    """
+    names = [environments.name_of(version) for version in versions]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice:
+        raise UsageError(f"--iree {twice} is given twice")
+    return names
 
 
 def run_one(name: str, arguments: Iterable[str], record: Path | None) -> int:

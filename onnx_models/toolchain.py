@@ -252,7 +252,9 @@ LIBRARY = {"iree-base-compiler": ("iree.compiler", "/_mlir_libs/libIREECompiler*
            "iree-base-runtime": ("iree._runtime_libs", "/iree-run-module*")}
 answer = []
 for name in sys.argv[1:]:
-    package = importlib.metadata.distribution(name)
+    # 2.9.0 has an egg-info too, which says 2.9.0rc20241108: what pip installed is the dist-info.
+    found = list(importlib.metadata.distributions(name=name))
+    package = ([d for d in found if d.read_text("WHEEL")] or found)[0]
     info = name.replace("-", "_") + "-" + package.version + ".dist-info/METADATA"
     libraries = []
     if package.read_text("direct_url.json") and name in LIBRARY:
