@@ -9,6 +9,7 @@ in the record and no verdict.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shlex
@@ -25,7 +26,7 @@ from onnx_models.artifacts import CaseFolder
 from onnx_models.cases import Case
 from onnx_models.inspection import run_child
 from onnx_models.latency import Repetitions, UnreadableResult
-from onnx_models.outcomes import Outcome, Stage, SuiteError
+from onnx_models.outcomes import Kind, Outcome, Stage, SuiteError
 from onnx_models.reference import Reference
 from onnx_models.stages import Settings
 from onnx_models.tensors import TensorFile
@@ -74,17 +75,16 @@ class _Side:
 def plan(seconds: float, run_seconds: float) -> Plan | None:
     """Spread a budget; None where not even three invocations of one side fit.
 
-    The budget is met where an invocation is short. The longest ones that are still measured
-    take three invocations a side and up to nine times the budget.
+    The budget is met where an invocation is short; a side never takes more than three times as much.
 
     Args:
         seconds: what is aimed at.
         run_seconds: what the run stage took for the set: an invocation and the loading before it.
     """
-    if run_seconds > 3 * seconds:
+    if run_seconds > seconds:
         return None
-    limit = 10 * seconds + LOADING
-    if run_seconds > seconds / 2:
+    limit = 6 * seconds + LOADING
+    if run_seconds > seconds / 4:
         return Plan(rounds=1, repetitions=3, repetition_s=0.001, warmup_s=0.0, timeout=limit)
     turn = seconds / (2 * ROUNDS)
     repetitions = 5 if run_seconds <= turn / 2 else 3
@@ -145,7 +145,7 @@ class _Measurement:
         per_set = self.run.seconds / max(1, len(self.run.commands))
         planned = plan(seconds, per_set)
         if planned is None:
-            wanted = f"give --benchmark-seconds {per_set / 3:.0f} or more"
+            wanted = f"give --benchmark-seconds {math.ceil(per_set * 10) / 10:g} or more"
             return {"note": f"a run takes {per_set:.1f} s, too long for {seconds:g} s: {wanted}"}
         iree = self._iree(planned, threads)
         peer = self._peer(planned, threads) if threads else None
@@ -269,7 +269,7 @@ def _function(folder: CaseFolder, data_set: str) -> str:
 
 
 def _ending(finished: tools.Finished) -> str:
-    kind = f"{finished.kind.value}: " if finished.kind and finished.ended != "exited" else ""
+    kind = "" if finished.kind in (None, Kind.ERROR) else f"{finished.kind.value}: "
     return kind + finished.first_error()
 
 

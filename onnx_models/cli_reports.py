@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 
 import click
 
-from onnx_models import artifacts, difference, junit, report, runs
-from onnx_models.merge import merge
+from onnx_models import artifacts, difference, difference_report, junit, report, runs
+from onnx_models.merge import WITHIN, merge
 from onnx_models.outcomes import SuiteError, UsageError, Verdict
+from onnx_models.record_lines import brief
 from onnx_models.runs import RunFile
 
 _PATH = click.Path(path_type=Path)
@@ -29,12 +30,27 @@ _INCOMPLETE = click.option(
 @click.option(
     "--prefer-last", is_flag=True, help="of a case in several records, take the one that began last"
 )
-def merge_command(parts: tuple[Path, ...], folder: Path, allow_incomplete: bool, prefer_last: bool) -> None:
+@click.option(
+    "--within",
+    type=click.IntRange(0, 10_000),
+    default=WITHIN.days,
+    show_default=True,
+    metavar="DAYS",
+    help="refuse records that began further apart",
+)
+def merge_command(
+    parts: tuple[Path, ...], folder: Path, allow_incomplete: bool, prefer_last: bool, within: int
+) -> None:
     """Make one run of the RECORDs of its shards, and put it into RUNS_DIR for good."""
     if not parts:
         raise UsageError("no record named: give the .jsonl files of the run's shards")
     found = [runs.read(path, allow_incomplete=allow_incomplete) for path in parts]
-    merged = merge(found, allow_incomplete=allow_incomplete, prefer_last=prefer_last)
+    merged = merge(
+        found,
+        allow_incomplete=allow_incomplete,
+        prefer_last=prefer_last,
+        within=timedelta(days=within),
+    )
     for line in merged.missing:
         click.echo(line, err=True)
     click.echo(runs.write(merged.run, folder))
@@ -57,20 +73,27 @@ def report_command(
     allow_incomplete: bool,
 ) -> None:
     """Print a RECORD for people: what passes, what does not, what changed."""
-    policy = words(fail_on, [verdict.value for verdict in Verdict])
+    policy = words(fail_on, [*(verdict.value for verdict in Verdict), report.INCOMPLETE])
     run = find(record, allow_incomplete=allow_incomplete)
     against = difference.differ(find(base), run) if base else None
     if xml is not None:
-        xml.parent.mkdir(parents=True, exist_ok=True)
-        artifacts.write_atomic(xml, junit.of_run(run))
+        _save(xml, junit.of_run(run))
     if form == "json":
         click.echo(json.dumps(report.as_json(run), indent=1))
     else:
         click.echo(report.run_markdown(run, against), nl=False)
     met = report.fail_on(policy, run)
     if met:
-        click.echo(f"{len(met)} cases are {fail_on}, the first is {met[0]}", err=True)
+        click.echo(f"--fail-on {fail_on}: {len(met)}, the first is {brief(met[0])}", err=True)
         raise click.exceptions.Exit(1)
+
+
+def _save(place: Path, content: str) -> None:
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        artifacts.write_atomic(place, content)
+    except OSError as error:
+        raise SuiteError(f"{place}: cannot be written ({error.strerror}); name another file") from None
 
 
 @click.command("diff")
@@ -89,13 +112,11 @@ def diff_command(base: str, head: str, form: str | None, fail_on: str | None) ->
     policy = words(fail_on, list(difference.POLICY))
     found = difference.differ(find(base), find(head))
     if form == "markdown":
-        click.echo(report.difference_markdown(found), nl=False)
+        click.echo(difference_report.as_markdown(found), nl=False)
     elif form == "json":
-        row = {"base": found.base["run"], "head": found.head["run"], "same": found.same}
-        row |= {"changes": [asdict(change) for change in found.changes], "not_compared": list(found.apart)}
-        click.echo(json.dumps(row, indent=1, ensure_ascii=False))
+        click.echo(json.dumps(difference_report.as_json(found), indent=1, ensure_ascii=False))
     else:
-        click.echo("\n".join(report.difference_text(found)))
+        click.echo("\n".join(difference_report.as_text(found)))
     if found.violates(policy):
         raise click.exceptions.Exit(1)
 
@@ -123,13 +144,17 @@ def find(name: str, *, allow_incomplete: bool = False) -> RunFile:
     if path.is_file() or "@" not in name:
         return runs.read(path, allow_incomplete=allow_incomplete)
     folder, _, wanted = name.rpartition("@")
-    headers = {file: next(runs.stream(file)) for file in runs.files(Path(folder))}
+    headers = {file: runs.header_of(file) for file in runs.files(Path(folder))}
     fits = [
         (header["started"], str(file), file)
         for file, header in headers.items()
         if wanted in (header["release"], header["iree"], header["run"])
     ]
     if not fits:
-        there = ", ".join(sorted({str(header["release"]) for header in headers.values()})) or "none"
-        raise SuiteError(f"{folder}: no run of {wanted!r}: there are runs of the releases {there}")
+        newest = sorted(headers.values(), key=lambda header: str(header["started"]), reverse=True)
+        there = list(dict.fromkeys(str(header["release"]) for header in newest))
+        some = f"the last {len(there[:5])} of {len(there)} releases are {', '.join(there[:5])}"
+        raise SuiteError(
+            brief(f"{folder}: no run of {wanted!r}: {some if there else 'the folder has none'}", 600)
+        )
     return runs.read(max(fits)[2], allow_incomplete=allow_incomplete)

@@ -2,11 +2,12 @@
 
 A case that the newer run lacks is missing, never fine. Only what both runs set out
 to do is compared: a device or collection that one of them left out is one line.
+A run sets out to do its collections on the devices of its header, whatever came of it.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,7 @@ KINDS = {
     "changed": "failing in another way",
     "missing": "missing from the newer run",
     "unanswered": "no longer answered (skipped, or an error of the machine)",
+    "answered": "answered again (skipped, or an error of the machine before)",
     "vacuous": "now passing without proof",
     "proven": "now passing with proof",
     "flaky": "newly flaky",
@@ -42,14 +44,16 @@ class Change:
 
     Attributes:
         kind: a key of `KINDS`.
-        id: the case, `device/collection/path`.
+        id: the case, `device/collection/model`.
         before, after: its state in a few words.
-        why: the reason that the newer run gives (the older one's, when it is fixed).
+        why: the fault that the newer run names (the older one, when it is fixed), and its message.
     """
 
     kind: str
     id: str
     device: str
+    collection: str
+    model: str
     before: str
     after: str
     why: str = ""
@@ -61,7 +65,8 @@ class Difference:
     """Two runs held side by side.
 
     `counts` has, per device that both ran, the states of the older and the newer run.
-    `apart` names what only one of them set out to do.
+    `apart` names what only one of them set out to do, `notes` what else differs between
+    them or keeps one from being whole.
     """
 
     base: Mapping[str, Any]
@@ -70,6 +75,7 @@ class Difference:
     same: int
     counts: Mapping[str, tuple[Mapping[str, int], Mapping[str, int]]]
     apart: tuple[str, ...]
+    notes: tuple[str, ...]
 
     def of(self, kind: str) -> tuple[Change, ...]:
         """The changes of one kind."""
@@ -85,7 +91,7 @@ def differ(base: RunFile, head: RunFile) -> Difference:
     """Compare two runs; `base` is the older one."""
     before = {case["id"]: case for case in base.cases}
     after = {case["id"]: case for case in head.cases}
-    shared = _groups(base.cases) & _groups(head.cases)
+    shared = _set_out(base, head) & _set_out(head, base)
     changes: list[Change] = []
     same = 0
     counted: dict[str, tuple[list[Case], list[Case]]] = defaultdict(lambda: ([], []))
@@ -108,9 +114,17 @@ def differ(base: RunFile, head: RunFile) -> Difference:
         head=head.header,
         changes=tuple(changes),
         same=same,
-        counts={name: (states.count(a), states.count(b)) for name, (a, b) in sorted(counted.items())},
-        apart=tuple(_apart(base, head)),
+        counts={name: _counts(a, b) for name, (a, b) in sorted(counted.items())},
+        apart=tuple(_apart(base, head, shared)),
+        notes=tuple(_notes(base, head)),
     )
+
+
+def _counts(old: Sequence[Case], new: Sequence[Case]) -> tuple[dict[str, int], dict[str, int]]:
+    """The states of both; what the newer run lacks stays in its denominator, as missing."""
+    missing = len({case["id"] for case in old} - {case["id"] for case in new})
+    before, after = states.count(old), states.count(new)
+    return before | {"missing": 0}, after | {"missing": missing, "total": after["total"] + missing}
 
 
 def compare_cases(old: Case | None, new: Case | None) -> Iterable[Change]:
@@ -120,14 +134,15 @@ def compare_cases(old: Case | None, new: Case | None) -> Iterable[Change]:
         return
 
     def change(kind: str, by: Case | None) -> Change:
-        reason = "" if by is None else str(by.get("title") or by.get("message") or by.get("reason") or "")
         return Change(
             kind=kind,
             id=either["id"],
             device=either["device"],
+            collection=either["collection"],
+            model=either["model"],
             before=states.describe(old),
             after=states.describe(new),
-            why=reason,
+            why="" if by is None else _why(by),
             signature="" if by is None else str(by.get("signature", "")),
         )
 
@@ -151,6 +166,8 @@ def compare_latencies(old: Case, new: Case) -> Iterable[Change]:
             kind=shift.kind,
             id=new["id"],
             device=new["device"],
+            collection=new["collection"],
+            model=new["model"],
             before=latency.time_text(shift.before),
             after=latency.time_text(shift.after),
             why=str(shift),
@@ -159,7 +176,14 @@ def compare_latencies(old: Case, new: Case) -> Iterable[Change]:
 
 def _machine(run: RunFile, case: Case) -> str:
     """The fingerprint of the machine that a case ran on, empty where that is not known."""
-    return str(case.get("machine") or run.header["host"].get("fingerprint", ""))
+    return str(case["machine"] if "machine" in case else run.header["host"]["fingerprint"])
+
+
+def _why(case: Case) -> str:
+    title, message = str(case["title"]), str(case["message"])
+    if not title or not message or message in title:
+        return title or message or str(case["reason"])
+    return f"{title} ({message})"
 
 
 def _kind(old: Case, new: Case) -> str:
@@ -167,11 +191,11 @@ def _kind(old: Case, new: Case) -> str:
     if not after.answered:
         return "unanswered" if before.answered else ""
     if not before.answered:
-        return "added"
+        return "answered"
     if before.passes != after.passes:
         return "fixed" if after.passes else "broken"
     if after is State.FAILED:
-        return "changed" if states.what(old) != states.what(new) else ""
+        return "" if states.same_failure(old, new) else "changed"
     if before is not after:
         return "vacuous" if after is State.VACUOUS else "proven"
     return ""
@@ -185,9 +209,34 @@ def _groups(cases: Iterable[Case]) -> set[tuple[str, str]]:
     return {_group(case) for case in cases}
 
 
-def _apart(base: RunFile, head: RunFile) -> Iterable[str]:
-    old, new = _groups(base.cases), _groups(head.cases)
-    for run, groups in ((base, old - new), (head, new - old)):
-        for device, collection in sorted(groups):
-            cases: Sequence[Case] = [c for c in run.cases if _group(c) == (device, collection)]
-            yield f"only {run.id} has {collection} on {device} ({len(cases)} cases)"
+def _set_out(run: RunFile, other: RunFile) -> set[tuple[str, str]]:
+    """What a run was to test, of what it or the other one has cases of."""
+    own = _groups(run.cases)
+    collections = {collection for _, collection in own}
+    return own | {
+        (device, collection)
+        for device, collection in _groups(other.cases)
+        if device in run.header["devices"] and (collection in collections or not own)
+    }
+
+
+def _apart(base: RunFile, head: RunFile, shared: set[tuple[str, str]]) -> Iterable[str]:
+    for words, run in (("older", base), ("newer", head)):
+        sizes = Counter(_group(case) for case in run.cases)
+        for device, collection in sorted(sizes.keys() - shared):
+            yield f"only the {words} run has {collection} on {device} ({sizes[device, collection]} cases)"
+
+
+def _notes(base: RunFile, head: RunFile) -> Iterable[str]:
+    for words, run in (("older", base), ("newer", head)):
+        if run.footer.get("host_broken"):
+            yield f"the {words} run says nothing of IREE: {run.footer['host_broken']}"
+        if not run.footer["complete"]:
+            yield f"the {words} run is incomplete: not every selected case ran to its end"
+    facts = [(run.header | run.header["packages"]) for run in (base, head)]
+    for name in ("suite", "onnx", "onnxruntime", "numpy"):
+        old, new = (each.get(name, "unknown") for each in facts)
+        if old != new:
+            yield f"{name} differs too: {old}, now {new}"
+    if base.header["catalogue"] != head.header["catalogue"]:
+        yield "the catalogues differ: models may have been added, removed or replaced"

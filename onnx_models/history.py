@@ -12,17 +12,20 @@ Tables:
     result   run, subject, state, verdict, stage, kind, fault, import_s, compile_s, run_s, peak_bytes,
              mlir_bytes, vmfb_bytes, ratio (worst error in units of the tolerated noise), latency_s,
              peer_s (onnxruntime's latency), fresh (timed in this run), machine
-    fault    key, name, title: signatures
+    fault    key, name, title (as the newest run has it): signatures
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from filelock import FileLock, Timeout
 from packaging.version import InvalidVersion, Version
 
 from onnx_models import runs
@@ -33,12 +36,16 @@ from onnx_models.records import RecordError
 
 if TYPE_CHECKING:
     import duckdb
+    from numpy.typing import NDArray
 
-LAYOUT = 1
+LAYOUT = 2
 """Raised when the tables change: older databases are then made anew."""
 
 BATCH = 16
 """Files that are converted by one query: enough for every thread, few enough for 2 GB."""
+
+PATIENCE = 300.0
+"""Seconds to wait for another process that uses the database; converting a year of runs takes 80."""
 
 STATES = ("passed", "vacuous", "failed", "skipped", "error", "missing")
 
@@ -61,12 +68,29 @@ class History:
         """Files that could not be read, and why."""
         found = runs.files(folder)
         self.database = database or folder / ".derived" / "history.duckdb"
-        self.connection = _open(self.database)
-        self._synchronise(found)
+        if find_spec("duckdb") is None:
+            raise UsageError("history needs DuckDB: pip install 'onnx-models[dashboard]'")
+        self._lock = FileLock(f"{self.database}.lock", timeout=PATIENCE, thread_local=False)
+        try:
+            self.database.parent.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire()
+            self.connection = _open(self.database)
+            self._synchronise(found)
+        except Timeout:
+            raise SuiteError(
+                f"{self.database}: another process is using it; try again when it is done"
+            ) from None
+        except OSError as error:
+            self._lock.release()
+            raise SuiteError(f"{self.database}: cannot be written ({error.strerror})") from None
+        except BaseException:
+            self._lock.release()
+            raise
 
     def close(self) -> None:
         """Let go of the database."""
         self.connection.close()
+        self._lock.release()
 
     def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """The answer to a query."""
@@ -77,6 +101,11 @@ class History:
         answer = self.connection.execute(query, list(parameters))
         names = [column[0] for column in answer.description]
         return [dict(zip(names, row, strict=True)) for row in answer.fetchall()]
+
+    def columns(self, query: str, parameters: Sequence[Any] = ()) -> dict[str, NDArray[Any]]:
+        """The same as an array per column: millions of numbers; none may be NULL."""
+        answer = self.connection.execute(query, list(parameters)).fetchnumpy()
+        return {name: np.asarray(column) for name, column in answer.items()}
 
     def ask(self, query: str) -> list[dict[str, Any]]:
         """The answer to a query of a user.
@@ -98,11 +127,12 @@ class History:
         """Take in new files, take out those that changed or went."""
         known = dict(self.rows("SELECT file, sha256 FROM run"))
         present = {path.name: path for path in found}
-        fresh = {name: sha256_of(path) for name, path in present.items()}
+        with ThreadPoolExecutor(2) as pool:
+            fresh = dict(zip(present, pool.map(sha256_of, found), strict=True))
         gone = [name for name, digest in known.items() if fresh.get(name) != digest]
         new = [present[name] for name, digest in sorted(fresh.items()) if known.get(name) != digest]
         if gone:
-            for table, key in (("result", "run"), ("device", "run"), ("run", "key")):
+            for table, key in (("result", "run"), ("device", "run"), ("titled", "run"), ("run", "key")):
                 self.connection.execute(
                     f"DELETE FROM {table} WHERE {key} IN (SELECT key FROM run WHERE list_contains(?, file))",
                     [gone],
@@ -120,7 +150,7 @@ class History:
             self.connection.execute("BEGIN")
             convert(self.connection, files, digests)
             self.connection.execute("COMMIT")
-        except (duckdb.DataError, duckdb.IOException, duckdb.IntegrityError, RecordError) as error:
+        except (duckdb.Error, RecordError) as error:
             self.connection.execute("ROLLBACK")
             if len(files) > 1:
                 for file in files:
@@ -130,17 +160,22 @@ class History:
 
     def _order(self) -> None:
         """Give each run its position, and find those that only fill in what an older release does."""
-        rows = self.rows("SELECT key, release, started FROM run ORDER BY started, id")
+        rows = self.rows("SELECT key, release, started, id FROM run ORDER BY started, id")
         newest: Any = None
         trend: dict[int, bool] = {}
-        for key, release, _ in rows:
+        for key, release, *_ in rows:
             version = version_key(release)
             trend[key] = newest is None or version >= newest
             newest = version if newest is None else max(newest, version)
-        ordered = sorted(rows, key=lambda row: (version_key(row[1]), row[2], row[0]))
+        ordered = sorted(rows, key=lambda row: (version_key(row[1]), *row[2:]))
         values = [(position, trend[row[0]], row[0]) for position, row in enumerate(ordered)]
         if values:
             self.connection.executemany("UPDATE run SET position = ?, trend = ? WHERE key = ?", values)
+        self.connection.execute(
+            """UPDATE fault SET title = coalesce((
+                SELECT arg_max(titled.title, run.position) FROM titled JOIN run ON run.key = titled.run
+                WHERE titled.fault = fault.key), '')"""
+        )
 
 
 def version_key(release: str) -> tuple[int, Version, str]:
@@ -152,25 +187,23 @@ def version_key(release: str) -> tuple[int, Version, str]:
 
 
 def _open(database: Path) -> duckdb.DuckDBPyConnection:
-    try:
-        import duckdb
-    except ImportError:
-        raise UsageError("history needs DuckDB: pip install 'onnx-models[dashboard]'") from None
-    try:
-        database.parent.mkdir(parents=True, exist_ok=True)
-        for _ in range(2):
-            with suppress(duckdb.Error):
-                connection = duckdb.connect(str(database))
-                _limit(connection, database.parent)
-                if _made_for_this(connection):
-                    return connection
-                connection.close()
-            # Of another layout, of another DuckDB, or damaged: all of it can be derived again.
-            database.unlink(missing_ok=True)
-            database.with_name(database.name + ".wal").unlink(missing_ok=True)
-    except OSError as error:
-        raise SuiteError(f"{database}: cannot be written ({error.strerror})") from None
-    raise SuiteError(f"{database}: cannot be opened: another process is using it; wait for it, or remove it")
+    """The database, made anew where it is of another layout or DuckDB, or damaged: all of it is derived."""
+    import duckdb
+
+    for _ in range(2):
+        connection = None
+        try:
+            connection = duckdb.connect(str(database))
+            _limit(connection, database.parent)
+            if _made_for_this(connection):
+                return connection
+        except duckdb.Error:
+            pass
+        if connection is not None:
+            connection.close()
+        database.unlink(missing_ok=True)
+        database.with_name(f"{database.name}.wal").unlink(missing_ok=True)
+    raise SuiteError(f"{database}: cannot be opened; remove {database.parent} and try again")
 
 
 def _limit(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from onnx_models.record_lines import LINE_LIMIT
 from onnx_models.records import SCHEMA_VERSION, RecordError
-from onnx_models.runs import LINE_LIMIT
 
 if TYPE_CHECKING:
     import duckdb
@@ -25,6 +25,7 @@ CREATE TABLE run(
 CREATE TABLE device(run INTEGER, name TEXT, title TEXT, last_stage TEXT, driver TEXT);
 CREATE TABLE subject(key INTEGER PRIMARY KEY, id TEXT UNIQUE, model TEXT, collection TEXT, device TEXT);
 CREATE TABLE fault(key INTEGER PRIMARY KEY, name TEXT UNIQUE, title TEXT);
+CREATE TABLE titled(run INTEGER, fault INTEGER, title TEXT);
 CREATE TABLE result(
     run INTEGER, subject INTEGER, state state, verdict TEXT, stage TEXT, kind TEXT, fault INTEGER,
     import_s FLOAT, compile_s FLOAT, run_s FLOAT, peak_bytes BIGINT, mlir_bytes BIGINT, vmfb_bytes BIGINT,
@@ -115,12 +116,13 @@ def convert(connection: duckdb.DuckDBPyConnection, files: Iterable[Path], digest
     )
     _check(connection, files)
     connection.execute(
+        # A page links to `url`: a file that nobody checked may hold a script there.
         """INSERT INTO run SELECT
             (SELECT coalesce(max(key), -1) FROM run) + row_number() OVER (ORDER BY h.started, h.run),
             h.run, h.file, '', h.started, f.finished, coalesce(h.release, h.iree), h.iree, h.suite,
             h.catalogue, coalesce(h.host.fingerprint, ''), h.host.name, h.host.cpu, h.host.cores,
-            coalesce(h.url, ''), coalesce(h.shard, ''), f.complete,
-            coalesce(f.host_broken, ''), f.cases, 0, true
+            CASE WHEN regexp_full_match(h.url, 'https?://[!-~]+') THEN h.url ELSE '' END,
+            coalesce(h.shard, ''), f.complete, coalesce(f.host_broken, ''), f.cases, 0, true
            FROM line h JOIN line f USING (file) WHERE h.type = 'header' AND f.type = 'footer'"""
     )
     connection.executemany(
@@ -134,14 +136,19 @@ def convert(connection: duckdb.DuckDBPyConnection, files: Iterable[Path], digest
     connection.execute(
         """INSERT INTO subject SELECT (SELECT coalesce(max(key), -1) FROM subject)
             + row_number() OVER (ORDER BY id), *
-           FROM (SELECT id, any_value(model), any_value(collection), any_value(device) FROM line
+           FROM (SELECT id, min(model), min(collection), min(device) FROM line
                  WHERE type = 'case' AND id NOT IN (SELECT id FROM subject) GROUP BY id)"""
     )
     connection.execute(
         """INSERT INTO fault SELECT (SELECT coalesce(max(key), -1) FROM fault)
-            + row_number() OVER (ORDER BY name), *
-           FROM (SELECT signature AS name, any_value(title) FROM line WHERE type = 'case' AND signature <> ''
-                 AND signature NOT IN (SELECT name FROM fault) GROUP BY signature)"""
+            + row_number() OVER (ORDER BY name), name, ''
+           FROM (SELECT DISTINCT signature AS name FROM line WHERE type = 'case' AND signature <> ''
+                 AND signature NOT IN (SELECT name FROM fault))"""
+    )
+    connection.execute(
+        """INSERT INTO titled SELECT run.key, fault.key, max(coalesce(line.title, ''))
+           FROM line JOIN run USING (file) JOIN fault ON fault.name = line.signature
+           WHERE type = 'case' GROUP BY ALL"""
     )
     connection.execute(_RESULTS)
     connection.execute("DROP TABLE line")
@@ -151,15 +158,18 @@ def _check(connection: duckdb.DuckDBPyConnection, files: Iterable[Path]) -> None
     answer = connection.execute(
         """SELECT file, count(*) FILTER (type = 'header'), count(*) FILTER (type = 'footer'),
                   count(*) FILTER (type = 'case'), max(cases), max(schema),
-                  count(*) FILTER (type = 'case' AND (id IS NULL OR model IS NULL OR device IS NULL
-                                   OR collection IS NULL OR verdict IS NULL)),
+                  count(*) FILTER (type = 'header' AND (run IS NULL OR started IS NULL OR suite IS NULL
+                                   OR coalesce(release, iree) IS NULL)
+                                   OR type = 'case' AND (id IS NULL OR model IS NULL OR device IS NULL
+                                   OR collection IS NULL OR verdict IS NULL
+                                   OR id <> device || '/' || collection || '/' || model)),
                   count(DISTINCT id)
            FROM line GROUP BY file"""
     )
     found = {row[0]: row[1:] for row in answer.fetchall()}
     for file in files:
         headers, footers, cases, counted, schema, nameless, distinct = found.get(file.name, (0,) * 7)
-        if headers != 1 or schema is None or nameless or distinct != cases:
+        if headers != 1 or schema is None or schema < 1 or nameless or distinct != cases:
             raise RecordError(f"{file.name}: no record file")
         if schema > SCHEMA_VERSION:
             raise RecordError(f"{file.name}: schema {schema}: update onnx-models")

@@ -13,6 +13,10 @@ from onnx_models.runs import RunFile
 
 Case = Mapping[str, Any]
 
+MESSAGE_LIMIT = 1000
+TEXT_LIMIT = 20_000
+"""Characters: CI systems show them in a table, and keep them for years."""
+
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -21,14 +25,16 @@ def properties(case: Case) -> Iterator[tuple[str, str]]:
     stage, kind, signature = states.what(case)
     ratios = [row["ratio"] for row in case["outputs"] if isinstance(row.get("ratio"), (int, float))]
     yield from (
-        ("device", case["device"]),
-        ("collection", case["collection"]),
+        ("device", legal(case["device"])),
+        ("collection", legal(case["collection"])),
         ("model", legal(case["model"])),
         ("verdict", case["verdict"]),
         ("state", states.state(case).value),
     )
     if kind:
         yield from (("stage", stage), ("kind", kind), ("signature", legal(signature)))
+    if case["vacuous"]:
+        yield "vacuous", legal(case["vacuous"])
     if ratios:
         yield "noise-ratio", f"{max(ratios):.4g}"
     for each in case["stages"]:
@@ -37,12 +43,20 @@ def properties(case: Case) -> Iterator[tuple[str, str]]:
             yield f"{each['stage']}-peak-bytes", str(each["peak_bytes"])
 
 
+def suite_properties(header: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The same of a whole run: what it tested, and on which machine."""
+    for name in ("release", "iree", "run", "suite", "catalogue", "shard", "url"):
+        if header[name]:
+            yield name, legal(str(header[name]))
+    yield "machine", legal(header["host"]["fingerprint"])
+
+
 def of_run(run: RunFile) -> str:
     """The XML file that a pytest of that run would have written with `--junitxml`."""
     suite = ElementTree.Element("testsuite", name="onnx_models", timestamp=str(run.header["started"]))
     listed = ElementTree.SubElement(suite, "properties")
-    for name in ("release", "iree", "run", "suite"):
-        ElementTree.SubElement(listed, "property", name=name, value=legal(str(run.header[name])))
+    for name, value in suite_properties(run.header):
+        ElementTree.SubElement(listed, "property", name=name, value=value)
     tally = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
     total = 0.0
     for case in run.cases:
@@ -71,14 +85,18 @@ def _case(suite: ElementTree.Element, case: Case, tally: dict[str, int]) -> floa
     verdict = Verdict(case["verdict"])
     if verdict in (Verdict.SKIPPED, Verdict.EXPECTED_FAILURE):
         tally["skipped"] += 1
-        child = ElementTree.SubElement(node, "skipped", message=legal(case["reason"]))
+        child = ElementTree.SubElement(node, "skipped", message=_message(case))
         child.set("type", "pytest.xfail" if verdict is Verdict.EXPECTED_FAILURE else "pytest.skip")
     elif not verdict.green and not case.get("excused"):
         name = "error" if verdict is Verdict.ERROR else "failure"
         tally["errors" if verdict is Verdict.ERROR else "failures"] += 1
-        child = ElementTree.SubElement(node, name, message=legal(case["reason"] or case["message"]))
-        child.text = legal(case.get("excerpt", "") or case["message"])
+        child = ElementTree.SubElement(node, name, message=_message(case))
+        child.text = legal((case["excerpt"] or case["message"])[:TEXT_LIMIT])
     return float(seconds)
+
+
+def _message(case: Case) -> str:
+    return legal(str(case["reason"] or case["message"])[:MESSAGE_LIMIT])
 
 
 def legal(text: str) -> str:

@@ -16,11 +16,11 @@ SPREADS = 3.0
 """MADs beyond which two medians differ."""
 
 NOISE = 0.05
-"""Share of a latency that is noise in any case: runs of one module differ by so much on an idle machine
-between two boots, by page placement and clock, which the MAD of one process cannot see."""
+"""Share of a latency that is noise in any case: what differs from one run to the next, such as the clock
+of the processor, is the same for all repetitions of one, and so not in their MAD."""
 
 RESOLUTION = 2e-6
-"""Seconds that are noise in any case: scheduling a worker takes as long."""
+"""Seconds that are noise in any case: less than it takes to wake a worker."""
 
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
@@ -120,50 +120,58 @@ def parse_child(text: str) -> Repetitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shift:
-    """IREE's latency before and after, in seconds, and what could be noise of it."""
+    """IREE's latency before and after, in seconds, against what may be noise.
+
+    `noise` is a share (0.05: 5 %), `control` the factor by which onnxruntime's own latency moved.
+    """
 
     before: float
     after: float
     noise: float
+    control: float = 1.0
 
     @property
     def kind(self) -> str:
-        """`slower`, `faster`, or empty where the change may be noise."""
-        if abs(self.after - self.before) <= self.noise:
+        """`slower`, `faster`, or empty where the change may be noise or the machine's.
+
+        It counts when IREE's latency itself moved by more than noise, and also when held against
+        onnxruntime's, which was measured in turn with it: what moved both was the machine.
+        """
+        if abs(self.after - self.before) <= RESOLUTION:
             return ""
-        return "slower" if self.after > self.before else "faster"
+        factor, limit = self.after / self.before, 1 + self.noise
+        smallest = min(factor, factor / self.control)
+        largest = max(factor, factor / self.control)
+        return "slower" if smallest > limit else "faster" if largest < 1 / limit else ""
 
     def __str__(self) -> str:
-        change = 100 * (self.after / self.before - 1)
-        noise = 100 * self.noise / self.before
+        beside = "" if self.control == 1.0 else f", onnxruntime {100 * (self.control - 1):+.1f} %"
         return (
             f"one invocation took {time_text(self.before)}, now {time_text(self.after)} "
-            f"({change:+.1f} %, noise {noise:.1f} %)"
+            f"({100 * (self.after / self.before - 1):+.1f} %{beside}, noise {100 * self.noise:.1f} %)"
         )
 
 
 def shift(before: Mapping[str, Any], after: Mapping[str, Any]) -> Shift | None:
     """Hold two cases' `benchmark` against each other; None where they are not of one kind.
 
-    Both must come from one machine (fingerprint), which only the caller knows. Noise is
-    the largest of 3 MAD of either, of 5 %, and of what onnxruntime's own latency moved by:
-    it is measured in turn with IREE, and what moved both was the machine.
+    Both must come from one machine (fingerprint), which only the caller knows. Noise is the larger of
+    5 % and three times the largest MAD, as a share of its median.
     """
     if not all(_positive(each.get("iree", {}).get("median_s")) for each in (before, after)):
         return None
     if any(before.get(key) != after.get(key) for key in ("set", "threads")):
         return None
-    old, new = before["iree"], after["iree"]
-    spread = max(float(each.get("mad_s") or 0.0) for each in (old, new))
-    control = _control(before, after)
-    noise = max(SPREADS * spread, max(NOISE, control) * old["median_s"], RESOLUTION)
-    return Shift(before=old["median_s"], after=new["median_s"], noise=noise)
-
-
-def _control(before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
-    """The share by which onnxruntime's latency moved, 0 where it was not measured twice."""
-    one, other = (each.get("onnxruntime", {}).get("median_s") for each in (before, after))
-    return abs(other / one - 1) if _positive(one) and _positive(other) else 0.0
+    peers = [each.get("onnxruntime", {}) for each in (before, after)]
+    both = all(_positive(peer.get("median_s")) for peer in peers)
+    measured = [before["iree"], after["iree"], *(peers if both else ())]
+    spread = max(float(each.get("mad_s") or 0.0) / each["median_s"] for each in measured)
+    return Shift(
+        before=before["iree"]["median_s"],
+        after=after["iree"]["median_s"],
+        noise=max(NOISE, SPREADS * spread),
+        control=peers[1]["median_s"] / peers[0]["median_s"] if both else 1.0,
+    )
 
 
 def time_text(seconds: float) -> str:

@@ -5,18 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-_SPECIAL = re.compile(r"[\\`*_{}\[\]<>()#|~@&$]|:(?=//)|(?<=www)\.|(?<=GH)-")
+_SPECIAL = re.compile(r"[\\`*_{}\[\]<>()#|~@&$]|:(?=//)|(?<=[wW]{3})\.|(?<=[gG][hH])-")
+
+_BREAK = "&#8203;"
+"""A space of no width. GitHub looks for mentions and references after it has read the entities."""
+
+_LINKS = frozenset("@#:.-")
 
 
 def text(value: object, limit: int = 300) -> str:
-    """One line in which nothing is markup, a mention, a link or the end of a table's cell.
-
-    GitHub makes a mention of `@name` and a link of any URL; as entities they are neither.
-    """
+    """One line in which nothing is markup, a mention, a link or the end of a table's cell."""
     line = " ".join("".join(c if c.isprintable() else " " for c in str(value)[: 4 * limit]).split())
     if len(line) > limit:
         line = line[: limit - 1] + "…"
-    return _SPECIAL.sub(lambda found: f"&#{ord(found[0])};", line)
+    return _SPECIAL.sub(_escaped, line)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"&#{ord(found[0])};{_BREAK if found[0] in _LINKS else ''}"
 
 
 def code(value: object, limit: int = 300) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 from onnx_models.outcomes import SuiteError
+from onnx_models.record_lines import brief
 from onnx_models.runs import RunFile
 
 SAME = ("release", "iree", "suite", "catalogue")
@@ -16,9 +18,18 @@ SAME = ("release", "iree", "suite", "catalogue")
 
 _PACKAGES = ("onnx", "onnxruntime", "numpy")
 
+_DEVICE = ("driver", "last_stage", "compile_flags", "run_flags")
+"""What makes a device the same one; its title and what a machine found of it may differ."""
+
+WITHIN = timedelta(days=7)
+"""How far apart the shards of one run may begin: failed jobs are run again days later."""
+
 
 class MergeError(SuiteError):
-    """Runs that are not parts of one."""
+    """Runs that are not parts of one; names from their files show as one printable line."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(brief(text, 600))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,13 +40,21 @@ class Merged:
     missing: tuple[str, ...]
 
 
-def merge(parts: Sequence[RunFile], *, allow_incomplete: bool = False, prefer_last: bool = False) -> Merged:
+def merge(
+    parts: Sequence[RunFile],
+    *,
+    allow_incomplete: bool = False,
+    prefer_last: bool = False,
+    within: timedelta = WITHIN,
+) -> Merged:
     """Make one run of several; of a single one, itself.
 
     Args:
         parts: in any order; the result does not depend on it.
-        allow_incomplete: take parts that were cut off, and sets of shards of which some are absent.
-        prefer_last: where a case is in two parts, take the one that started later.
+        allow_incomplete: take parts that were cut off or say nothing of IREE, and sets of shards with gaps.
+        prefer_last: where a case is in two parts, take the one that started later; a part that a
+            later one repeats in full, as when a failed job is run again, is left out.
+        within: parts that began further apart are not of one run.
 
     Raises:
         MergeError: the parts are of different versions, a case is there twice, or something is absent.
@@ -43,17 +62,21 @@ def merge(parts: Sequence[RunFile], *, allow_incomplete: bool = False, prefer_la
     if not parts:
         raise MergeError("nothing to merge: name the records of a run")
     ordered = sorted(parts, key=lambda part: (part.header["started"], part.id))
-    _require_same(ordered)
+    _require_same(ordered, within)
+    if prefer_last:
+        ordered = [
+            part for k, part in enumerate(ordered) if not any(_repeats(new, part) for new in ordered[k + 1 :])
+        ]
+    broken = [each for each in ordered if each.footer.get("host_broken")]
+    all_broken = len(broken) == len(ordered)
     missing = [*_missing_shards(ordered), *_cut_off(ordered)]
+    missing += [] if all_broken else [_says_nothing(each) for each in broken]
     if missing and not allow_incomplete:
-        raise MergeError(f"{missing[0]} (--allow-incomplete merges what is there)")
+        raise MergeError(f"--allow-incomplete merges what is there: {'; '.join(missing)}")
     if len(ordered) == 1:
-        return Merged(run=ordered[0], missing=(*missing, *_missing_cases(ordered[0].cases)))
+        return Merged(run=ordered[0], missing=_told(missing, ordered[0].cases))
     cases = _cases(ordered, prefer_last)
-    header = _header(ordered)
-    verdicts: dict[str, int] = {}
-    for case in cases:
-        verdicts[case["verdict"]] = verdicts.get(case["verdict"], 0) + 1
+    verdicts = Counter(case["verdict"] for case in cases)
     footer: dict[str, Any] = {
         "type": "footer",
         "finished": max(part.footer["finished"] for part in ordered),
@@ -61,29 +84,66 @@ def merge(parts: Sequence[RunFile], *, allow_incomplete: bool = False, prefer_la
         "cases": len(cases),
         "verdicts": dict(sorted(verdicts.items())),
     }
-    broken = [part.footer["host_broken"] for part in ordered if part.footer.get("host_broken")]
-    if broken:
-        footer["host_broken"] = "; ".join(dict.fromkeys(broken))
-    run = RunFile(header=header, cases=cases, footer=footer)
-    return Merged(run=run, missing=(*missing, *_missing_cases(cases)))
+    if all_broken:
+        footer["host_broken"] = "; ".join(dict.fromkeys(each.footer["host_broken"] for each in broken))
+    run = RunFile(header=_header(ordered), cases=cases, footer=footer)
+    return Merged(run=run, missing=_told(missing, cases))
 
 
-def _require_same(parts: Sequence[RunFile]) -> None:
+def _told(missing: Iterable[str], cases: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    return tuple(brief(line, 600) for line in (*missing, *_missing_cases(cases)))
+
+
+def _require_same(parts: Sequence[RunFile], within: timedelta) -> None:
     first = parts[0]
     for part in parts[1:]:
-        pairs = [(key, first.header.get(key), part.header.get(key)) for key in SAME]
-        pairs += [
-            (name, first.header["packages"].get(name), part.header["packages"].get(name))
-            for name in _PACKAGES
-        ]
-        for key, one, other in pairs:
+        if first.id == part.id:
+            raise MergeError(f"run {first.id} is there twice: name each record once")
+        for key, one, other in _facts(first, part):
             if one != other:
                 raise MergeError(
                     f"runs {first.id} and {part.id} are of different {key}: {one} and {other}; "
                     "merge the parts of one run only"
                 )
-        if first.id == part.id:
-            raise MergeError(f"run {first.id} is there twice: name each record once")
+    began = [datetime.fromisoformat(part.header["started"]) for part in (first, parts[-1])]
+    if began[1] - began[0] > within:
+        raise MergeError(
+            f"runs {first.id} and {parts[-1].id} began {(began[1] - began[0]).days} days apart: "
+            "merge the parts of one run only (--within DAYS allows more)"
+        )
+
+
+def _facts(first: RunFile, part: RunFile) -> Iterator[tuple[str, object, object]]:
+    """What must be equal, by name, as one and as the other has it."""
+    for key in SAME:
+        yield key, first.header.get(key), part.header.get(key)
+    packages = (first.header["packages"], part.header["packages"])
+    for name in _PACKAGES:
+        yield name, packages[0].get(name), packages[1].get(name)
+    tools = [_versions(each) for each in (first, part)]
+    for name in sorted(tools[0].keys() & tools[1].keys()):
+        yield name, tools[0][name], tools[1][name]
+    devices = (first.header["devices"], part.header["devices"])
+    for name in sorted(devices[0].keys() & devices[1].keys()):
+        for key in _DEVICE:
+            yield f"{key} of device {name}", devices[0][name][key], devices[1][name][key]
+
+
+def _versions(part: RunFile) -> dict[str, str]:
+    """The tools that know their version; of others it is a hash, which differs with the place."""
+    tools = part.header["tools"]
+    return {tool["name"]: tool["version"] for tool in tools if not tool["version"].startswith("unknown")}
+
+
+def _repeats(new: RunFile, old: RunFile) -> bool:
+    """Whether a part does again all that an older one was to do."""
+    same = new.header["shard"] == old.header["shard"]
+    covers = old.header["devices"].keys() <= new.header["devices"].keys()
+    return same and covers and {case["id"] for case in old.cases} <= {case["id"] for case in new.cases}
+
+
+def _says_nothing(part: RunFile) -> str:
+    return f"run {part.id} says nothing of IREE: {part.footer['host_broken']}"
 
 
 def _missing_shards(parts: Sequence[RunFile]) -> list[str]:
@@ -93,6 +153,8 @@ def _missing_shards(parts: Sequence[RunFile]) -> list[str]:
     for part in parts:
         if part.header.get("shard"):
             number, _, total = part.header["shard"].partition("/")
+            if int(number) > int(total):
+                raise MergeError(f"run {part.id}: shard {number} of {total}; there is no such part")
             for device in part.header["devices"]:
                 found[device].add(int(number))
                 counts[device].add(int(total))
@@ -150,20 +212,23 @@ def _header(parts: Sequence[RunFile]) -> dict[str, Any]:
     ids = "\n".join(sorted(part.id for part in parts))
     devices: dict[str, Any] = {}
     for part in parts:
-        devices |= part.header["devices"]
-    merged = [
-        {
-            "run": part.id,
-            "shard": part.header.get("shard", ""),
-            "url": part.header.get("url", ""),
-            "fingerprint": part.header["host"].get("fingerprint", ""),
-            "devices": sorted(part.header["devices"]),
-        }
-        for part in parts
-    ]
+        for name, facts in part.header["devices"].items():
+            found = [*devices.get(name, facts)["found"], *facts["found"]]
+            devices[name] = devices.get(name, facts) | {"found": list(dict.fromkeys(found))}
+    merged = [each for part in parts for each in part.header.get("merged") or [_origin(part)]]
     return dict(parts[0].header) | {
         "run": f"{parts[0].id}-{hashlib.sha256(ids.encode()).hexdigest()[:8]}",
         "devices": dict(sorted(devices.items())),
         "shard": "",
         "merged": merged,
+    }
+
+
+def _origin(part: RunFile) -> dict[str, Any]:
+    return {
+        "run": part.id,
+        "shard": part.header.get("shard", ""),
+        "url": part.header.get("url", ""),
+        "fingerprint": part.header["host"].get("fingerprint", ""),
+        "devices": sorted(part.header["devices"]),
     }

@@ -1,4 +1,4 @@
-"""What people read of one run and of two: Markdown on GitHub, text on a terminal."""
+"""What people read of one run: Markdown on GitHub."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from onnx_models import markdown, records, states
-from onnx_models.difference import KINDS, Change, Difference
+from onnx_models.difference import Difference
+from onnx_models.difference_report import changes_markdown, label, notes_markdown
 from onnx_models.markdown import code, details, table, text
 from onnx_models.outcomes import Verdict
 from onnx_models.runs import RunFile
@@ -17,12 +18,6 @@ Case = Mapping[str, Any]
 
 SUMMARY_LIMIT = 200_000
 """Bytes of a job's summary; GitHub takes 1 MiB of all steps together."""
-
-COMMENT_LIMIT = 60_000
-"""Bytes of a comment; GitHub takes 65,536 characters."""
-
-COMMENT_MARK = "<!-- onnx_models: difference of two runs -->"
-"""First line of a comment, by which the next one finds and replaces it."""
 
 _UNEXPECTED = (
     (Verdict.REGRESSED, "Regressed"),
@@ -35,6 +30,9 @@ _UNEXPECTED = (
 
 _ROWS = 50
 
+INCOMPLETE = "incomplete"
+"""The word of `report --fail-on` for a run that was cut off or says nothing of IREE."""
+
 
 def run_markdown(run: RunFile, against: Difference | None = None) -> str:
     """A run for GITHUB_STEP_SUMMARY: what is known at a glance first, then what to act on."""
@@ -42,101 +40,13 @@ def run_markdown(run: RunFile, against: Difference | None = None) -> str:
     lines = [f"## ONNX models on IREE {text(head['release'])}", "", *_banners(run)]
     lines += _funnel(run)
     if against is not None:
-        lines += [f"### Against {text(against.base['run'])}", "", *_changes(against)]
+        lines += [f"### Against {text(label(against.base))}", "", *notes_markdown(against)]
+        lines += changes_markdown(against)
     lines += _unexpected(run.cases)
     lines += _signatures(run.cases)
     lines += _slowest(run.cases)
     lines += [_provenance(head)]
     return markdown.bounded(lines, SUMMARY_LIMIT, "The rest is left out here; the record has all of it.")
-
-
-def difference_markdown(found: Difference) -> str:
-    """A comment for a pull request: the numbers, then every change with its reason."""
-    base, head = text(label(found.base)), text(label(found.head))
-    lines = [COMMENT_MARK, f"### {_headline(found)}", "", f"{base} → {head}", ""]
-    if found.counts:
-        lines += table(
-            ["device", "before", "now", "change"],
-            [
-                [text(device), _rate(old), _rate(new), _step(old, new)]
-                for device, (old, new) in found.counts.items()
-            ],
-            right=(1, 2, 3),
-        )
-    lines += _changes(found)
-    return markdown.bounded(lines, COMMENT_LIMIT, "More is left out here; run onnx-models diff to see all.")
-
-
-def difference_text(found: Difference) -> list[str]:
-    """The same for a terminal."""
-    lines = [f"{label(found.base)} -> {label(found.head)}: {_headline(found)}"]
-    for device, (old, new) in found.counts.items():
-        lines.append(f"  {device}: {_rate(old)} -> {_rate(new)} passed with proof ({_step(old, new)})")
-    for kind, words in KINDS.items():
-        changes = found.of(kind)
-        if changes:
-            lines += ["", f"{words} ({len(changes)})"]
-            lines += [
-                f"  {change.id}: {change.before} -> {change.after}{_because(change)}" for change in changes
-            ]
-    if found.apart:
-        lines += ["", "not compared", *(f"  {line}" for line in found.apart)]
-    return [_printable(line) for line in lines]
-
-
-def label(header: Mapping[str, Any]) -> str:
-    """A run in a few words."""
-    return f"IREE {header['release']} (run {header['run']})"
-
-
-def _because(change: Change) -> str:
-    return f"  [{change.why[:200]}]" if change.why else ""
-
-
-def _printable(line: str) -> str:
-    return "".join(c if c.isprintable() else " " for c in line)
-
-
-def _headline(found: Difference) -> str:
-    counts = Counter(change.kind for change in found.changes)
-    words = [f"{counts[kind]} {KINDS[kind]}" for kind in KINDS if counts[kind]]
-    if not words:
-        return f"No change in {found.same} cases" if found.same else "No case in common"
-    return f"{', '.join(words)}; {found.same} as before"
-
-
-def _rate(counts: Mapping[str, int]) -> str:
-    return f"{counts[State.PASSED.value]} of {counts['total']}"
-
-
-def _step(old: Mapping[str, int], new: Mapping[str, int]) -> str:
-    step = new[State.PASSED.value] - old[State.PASSED.value]
-    return f"{step:+d}" if step else "±0"
-
-
-def _changes(found: Difference) -> list[str]:
-    lines: list[str] = []
-    if not found.changes:
-        words = f"No change in {found.same} cases." if found.same else "The runs have no case in common."
-        lines += [words, ""]
-    for kind, words in KINDS.items():
-        changes = found.of(kind)
-        if changes:
-            rows = [
-                [code(change.id), text(change.before), text(change.after), text(change.why)]
-                for change in changes
-            ]
-            body = ["", *table(["case", "before", "now", "why"], rows)]
-            lines += (
-                details(f"{len(changes)} {words}", body)
-                if kind != "broken"
-                else [f"**{len(changes)} {words}**", *body]
-            )
-    if found.apart:
-        lines += details(
-            f"{len(found.apart)} groups not compared", [f"- {text(line)}" for line in found.apart]
-        )
-    return lines
 
 
 def _banners(run: RunFile) -> list[str]:
@@ -146,7 +56,10 @@ def _banners(run: RunFile) -> list[str]:
     if not run.footer["complete"]:
         lines += ["> **Incomplete.** Not every selected case ran to its end; those count as not passed.", ""]
     if not run.cases:
-        lines += ["No case was selected, so nothing is known of this IREE.", ""]
+        return [*lines, "No case was selected, so nothing is known of this IREE.", ""]
+    silent = sorted(set(run.header["devices"]) - {case["device"] for case in run.cases})
+    if silent:
+        lines += [f"> **No case of {text(', '.join(silent))}**: nothing is known of IREE there.", ""]
     return lines
 
 
@@ -157,7 +70,8 @@ def _funnel(run: RunFile) -> list[str]:
         return []
     shown = records.columns(found)
     rows = []
-    for device, row in found.items():
+    for device in (name for name in run.header["devices"] if name in found):
+        row = found[device]
         absent = ("referenced", "ran", "matched") if device in only else ()
         rows.append([text(device), *("-" if column in absent else str(row[column]) for column in shown)])
     return table(["device", *shown], rows, right=range(1, len(shown) + 1))
@@ -175,8 +89,15 @@ def _unexpected(cases: Sequence[Case]) -> list[str]:
             lines += [f"### {words} ({len(rows)})", "", *table(["case", "result", "reason"], rows[:_ROWS])]
             if len(rows) > _ROWS:
                 lines += [f"… and {len(rows) - _ROWS} more.", ""]
-    if cases and not lines:
-        lines += ["Every case did what was expected of it.", ""]
+    if lines or not cases:
+        return lines
+    reasons = Counter(case["reason"] for case in cases if case["verdict"] == Verdict.SKIPPED.value)
+    skipped = reasons.total()
+    if skipped < len(cases):
+        lines += [f"Every case{' that ran' if skipped else ''} did what was expected of it.", ""]
+    if skipped:
+        why = "; ".join(f"{count} x {text(reason)}" for reason, count in reasons.most_common(5))
+        lines += [f"{skipped} of {len(cases)} cases did not run: {why}.", ""]
     return lines
 
 
@@ -238,9 +159,11 @@ def _provenance(head: Mapping[str, Any]) -> str:
 
 
 def fail_on(words: Iterable[str], run: RunFile) -> list[str]:
-    """The cases of a run whose verdict is one of `words`, for `report --fail-on`."""
+    """What of a run meets a word of `report --fail-on`: its cases of that verdict, or the run itself."""
     wanted = frozenset(words)
-    return [case["id"] for case in run.cases if case["verdict"] in wanted]
+    met = [case["id"] for case in run.cases if case["verdict"] in wanted]
+    whole = run.footer["complete"] and not run.footer.get("host_broken") and run.cases
+    return met if whole or INCOMPLETE not in wanted else [f"run {run.id}", *met]
 
 
 def as_json(run: RunFile) -> dict[str, Any]:

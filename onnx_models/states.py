@@ -57,6 +57,12 @@ def what(case: Mapping[str, Any]) -> tuple[str, str, str]:
     return case["stage"] or "", case["kind"], case.get("signature", "")
 
 
+def same_failure(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two failures are one fault; records of schema 1 name none, which tells nothing apart."""
+    first, second = what(one), what(other)
+    return first[:2] == second[:2] and (first[2] == second[2] or not first[2] or not second[2])
+
+
 def describe(case: Mapping[str, Any] | None) -> str:
     """A state in a few words: `passed`, `compile: illegal-op:onnx.If`, `missing`."""
     if case is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
@@ -20,12 +21,12 @@ from onnx_models.dashboard import (
     overview,
     performance,
     site,
+    timeline,
 )
 from onnx_models.dashboard.details import newest_lines
 from onnx_models.dashboard.render import HERE, Site
 from onnx_models.dashboard.site import Page, Written
 from onnx_models.dashboard.snapshot import Snapshot, take
-from onnx_models.dashboard.strips import strips
 from onnx_models.history import History
 
 PARTS = (
@@ -64,19 +65,22 @@ def build(
     """
     site.claim(folder)
     history = History(runs)
+    # Millions of objects live until the last page is written; looking through them for cycles takes seconds.
+    gc.disable()
     try:
         snapshot = take(history)
         made = Site(
             history=history,
             snapshot=snapshot,
             lines=newest_lines(history, snapshot.subjects),
-            strips=strips(history),
+            timeline=timeline.read(history),
             models=_catalogue({each.collection for each in snapshot.subjects}),
             base_url=base_url,
             notices=_notices(snapshot, history.broken, now or datetime.now(timezone.utc)),
         )
         return site.write(_pages(made), folder), history.broken
     finally:
+        gc.enable()
         history.close()
 
 

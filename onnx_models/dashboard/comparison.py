@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+import numpy as np
 
 from onnx_models.dashboard.render import Site, model_page
 from onnx_models.dashboard.site import Page, file_name
+from onnx_models.dashboard.timeline import ABSENT, Timeline
 
 FIRST_FAULT = 0x4E00
 
-_RESULTS = f"""
-SELECT run.key, string_agg(coalesce(CASE WHEN state = 'passed' THEN 'P' WHEN state = 'vacuous' THEN 'V'
-        WHEN state = 'skipped' THEN 'S' WHEN state = 'error' THEN 'E'
-        WHEN state = 'failed' THEN chr({FIRST_FAULT} + coalesce(result.fault + 1, 0)::INTEGER) END, ' '), ''
-        ORDER BY subject.key)
-FROM run CROSS JOIN subject LEFT JOIN result ON result.run = run.key AND result.subject = subject.key
-WHERE list_contains(?, run.key) GROUP BY run.key
-"""
+_LETTERS = {"passed": "P", "vacuous": "V", "skipped": "S", "error": "E"}
 
-_BATCH = 32
-"""Runs per query: each makes a row per case that any run has."""
+
+_UTF_32 = f"utf-32-{sys.byteorder[0]}e"
+"""How numpy keeps letters in memory."""
 
 
 def pages(site: Site) -> Iterator[Page]:
@@ -37,39 +35,48 @@ def pages(site: Site) -> Iterator[Page]:
 
 
 def _data(site: Site) -> Iterator[Page]:
-    tested: dict[int, list[str]] = {}
-    for run, device in site.history.rows("SELECT run, name FROM device ORDER BY name"):
-        tested.setdefault(run, []).append(device)
-    runs = sorted(site.snapshot.runs.values(), key=lambda run: -run["position"])
-    listed = [
-        {
-            "id": run["id"],
-            "release": run["release"],
-            "started": f"{run['started']:%Y-%m-%d}",
-            "devices": tested.get(run["key"], []),
-            "file": f"{file_name(run['id'])}.js",
-        }
-        for run in runs
-    ]
-    subjects = site.history.rows("SELECT key, collection || '/' || model, device FROM subject ORDER BY key")
-    models = {name: k for k, name in enumerate(dict.fromkeys(name for _, name, _ in subjects))}
-    devices = {name: k for k, name in enumerate(dict.fromkeys(device for *_, device in subjects))}
+    timeline = site.timeline
+    models = {name: k for k, name in enumerate(dict.fromkeys(name for _, name, _ in timeline.subjects))}
+    devices = {name: k for k, name in enumerate(dict.fromkeys(device for *_, device in timeline.subjects))}
     now = {each.model_id for each in site.snapshot.subjects}
+    tested: dict[int, list[str]] = {}
+    for device, rows in timeline.tested.items():
+        for row in rows:
+            tested.setdefault(row, []).append(device)
     index = {
-        "runs": listed,
+        "runs": [_listed(run, tested.get(row, [])) for row, run in reversed(list(enumerate(timeline.runs)))],
         "devices": list(devices),
         "models": [[name, model_page(name) if name in now else "matrix.html"] for name in models],
-        "subjects": [[models[name], devices[device]] for _, name, device in subjects],
-        "faults": ["failed", *(name for (name,) in site.history.rows("SELECT name FROM fault ORDER BY key"))],
+        "subjects": [[models[name], devices[device]] for _, name, device in timeline.subjects],
         "results": {},
     }
     yield Page(path="data/compare/index.js", text=f"const COMPARE = {script_json(index)};\n")
-    for start in range(0, len(runs), _BATCH):
-        wanted = [run["key"] for run in runs[start : start + _BATCH]]
-        for key, text in site.history.rows(_RESULTS, [wanted]):
-            run = site.snapshot.runs[key]
-            body = f"COMPARE.results[{script_json(run['id'])}] = {script_json(text)};\n"
-            yield Page(path=f"data/compare/{file_name(run['id'])}.js", text=body)
+    for row, run in enumerate(timeline.runs):
+        file = f"{file_name(run['id'])}.js"
+        body = f"COMPARE.results[{script_json(file)}] = {script_json(_results(timeline, row))};\n"
+        yield Page(path=f"data/compare/{file}", text=body)
+
+
+def _listed(run: Mapping[str, Any], devices: list[str]) -> dict[str, Any]:
+    return {
+        "id": run["id"],
+        "release": run["release"],
+        "started": f"{run['started']:%Y-%m-%d}",
+        "devices": devices,
+        "file": f"{file_name(run['id'])}.js",
+    }
+
+
+def _results(timeline: Timeline, row: int) -> list[Any]:
+    """A run's results: a character per case, and the names that the characters of its faults stand for."""
+    codes = timeline.codes[row]
+    present = {code: timeline.outcomes[code] for code in np.unique(codes).tolist() if code != ABSENT}
+    failed = {code: each.words for code, each in present.items() if each.state == "failed"}
+    faults = sorted(set(failed.values()))
+    letters = np.full(len(timeline.outcomes) + 1, " ", "U1")  # the last is that of ABSENT
+    for code, each in present.items():
+        letters[code] = _LETTERS.get(each.state) or chr(FIRST_FAULT + faults.index(failed[code]))
+    return [letters[codes].tobytes().decode(_UTF_32).rstrip(" "), faults]
 
 
 def script_json(value: Any) -> str:

@@ -34,7 +34,7 @@ def pages(site: Site) -> Iterator[Page]:
     faults.sort(key=lambda each: (-len(each["models"]), -each["cases"], each["name"]))
     gone = [
         {"name": name, "title": title, "first": first, "last": last, "models": most}
-        for name, (title, first, last, most) in sorted(spans.items(), key=lambda item: -item[1][3])
+        for name, (title, first, last, most) in sorted(spans.items(), key=lambda item: (-item[1][3], item[0]))
         if name not in grouped
     ]
     svg = ""

@@ -6,15 +6,15 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from onnx_models.dashboard.render import Segment, Site, mark, model_page
+from onnx_models.dashboard.render import Site, model_page
 from onnx_models.dashboard.site import Page
 from onnx_models.dashboard.snapshot import TESTED, Subject
+from onnx_models.dashboard.timeline import Segment
 
 
 def pages(site: Site) -> Iterator[Page]:
     """`models/<collection>/<path>.html`."""
-    last = max((run["position"] for run in site.snapshot.runs.values()), default=0)
-    releases = {run["position"]: run for run in site.snapshot.runs.values()}
+    runs = {name: site.timeline.runs_of(name) for name in site.snapshot.devices}
     for name, cases in site.subjects_by_model().items():
         model = site.models.get(name)
         known = [site.lines[case.id] for case in cases if case.id in site.lines]
@@ -28,7 +28,7 @@ def pages(site: Site) -> Iterator[Page]:
             opset=_first(known, "opset") or (model.opset_label if model else 0),
             tags=_first(known, "tags") or (model.tags if model else ()),
             operators=sorted(operators.items(), key=lambda item: (-item[1], item[0])),
-            cases=[_case(site, case, releases, last) for case in cases],
+            cases=[_case(site, case, runs[case.device]) for case in cases],
         )
 
 
@@ -37,18 +37,17 @@ def _first(lines: Sequence[Mapping[str, Any]], key: str) -> Any:
     return next((line[key] for line in lines if line.get(key)), None)
 
 
-def _case(site: Site, case: Subject, releases: Mapping[int, Mapping[str, Any]], last: int) -> dict[str, Any]:
+def _case(site: Site, case: Subject, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     line = site.lines.get(case.id, {})
-    strip = site.strips.get(case.key, ())
+    strip = site.timeline.strip(case.id, case.device)
     return {
         "subject": case,
-        "mark": mark(case.now),
         "line": line,
         "stages": [_stage(stage) for stage in line.get("stages", ()) if stage["stage"] in TESTED],
         "commands": "\n".join(shlex.join(command) for command in line.get("commands", ())),
-        "strip": [_rectangle(segment, releases) for segment in strip],
-        "width": last + 1,
-        "since": _since(strip, releases),
+        "strip": [_rectangle(segment, runs) for segment in strip],
+        "width": len(runs),
+        "past": _past(strip, runs),
     }
 
 
@@ -63,17 +62,26 @@ def _stage(stage: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _rectangle(segment: Segment, releases: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    first, last = releases[segment.first], releases[segment.last]
-    span = first["release"] if segment.first == segment.last else f"{first['release']} to {last['release']}"
+def _rectangle(segment: Segment, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "x": segment.first,
         "width": segment.last - segment.first + 1,
         "state": segment.result.state,
-        "title": f"{span}: {segment.result.words}",
+        "title": f"{_span(runs[segment.first], runs[segment.last])}: {segment.result.words}",
     }
 
 
-def _since(strip: Sequence[Segment], releases: Mapping[int, Mapping[str, Any]]) -> str:
-    """The release from which on the case does what it does now."""
-    return str(releases[strip[-1].first]["release"]) if strip else ""
+def _past(strip: Sequence[Segment], runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the case does now and did before that, in words, each with the releases that it did so in."""
+    spans: list[tuple[str, int, int]] = []
+    for segment in strip:
+        words, first = segment.result.words, segment.first
+        if spans and spans[-1][0] == words:
+            first = spans.pop()[1]
+        spans.append((words, first, segment.last))
+    return [f"{_span(runs[first], runs[last])}: {words}" for words, first, last in reversed(spans[-2:])]
+
+
+def _span(first: Mapping[str, Any], last: Mapping[str, Any]) -> str:
+    older, newer = first["release"], last["release"]
+    return str(newer) if older == newer else f"{older} to {newer}"

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from onnx_models.changepoints import LEAST_AFTER, LEAST_BEFORE, Step, steps
+import numpy as np
+from numpy.typing import NDArray
+
+from onnx_models.changepoints import LEAST_AFTER, LEAST_BEFORE, Step, stepping, steps
 from onnx_models.dashboard import charts
 from onnx_models.dashboard.render import Site, model_page, seconds, size
 from onnx_models.dashboard.site import Page
+from onnx_models.dashboard.snapshot import Subject
 
 RECENT = 60
 """Runs in which changes are looked for: older ones have been seen, and a year of all series takes minutes."""
 
-LISTED, CHARTED = 1500, 8
+LISTED, CHARTED = 1500, 6
 
 METRICS: dict[str, tuple[str, Callable[[float | None], str]]] = {
     "compile_s": ("compile time", seconds),
@@ -24,7 +28,9 @@ METRICS: dict[str, tuple[str, Callable[[float | None], str]]] = {
     "vmfb_bytes": ("module size", size),
 }
 
-_BLOCK = 6
+Numbers = NDArray[Any]
+
+Table = Mapping[str, Numbers]
 
 
 def pages(site: Site) -> Iterator[Page]:
@@ -49,25 +55,32 @@ def pages(site: Site) -> Iterator[Page]:
 
 def changes(site: Site) -> tuple[list[dict[str, Any]], int]:
     """The steps of all series in the recent runs, the largest first, and the length of the longest series."""
+    releases = {run["position"]: str(run["release"]) for run in site.snapshot.runs.values()}
+    subjects = {each.key: each for each in site.snapshot.subjects}
+    table = _measured(site)
     found: list[dict[str, Any]] = []
     longest = 0
     for metric in METRICS:
-        for (case, model), values in _suspects(site, metric).items():
-            longest = max(longest, len(values))
-            for step in steps([value for _, value in values]):
-                found.append(_change(case, model, metric, values, step))
-    longest = max(longest, _longest(site))
-    found.sort(key=lambda each: (-abs(each["percent"]), each["id"]))
+        for keys, places, values in _equally_long(table, metric):
+            longest = max(longest, values.shape[1])
+            for row in np.flatnonzero(stepping(values)):
+                subject = subjects.get(int(keys[row]))
+                if subject is not None:
+                    series = [
+                        (releases[int(k)], float(v)) for k, v in zip(places[row], values[row], strict=True)
+                    ]
+                    found += [
+                        _change(subject, metric, series, step) for step in steps([v for _, v in series])
+                    ]
+    found.sort(key=lambda each: (-abs(each["percent"]), each["id"], each["metric"], each["since"]))
     return found, longest
 
 
-def _change(
-    case: str, model: str, metric: str, values: list[tuple[str, float]], step: Step
-) -> dict[str, Any]:
+def _change(subject: Subject, metric: str, values: list[tuple[str, float]], step: Step) -> dict[str, Any]:
     words, show = METRICS[metric]
     return {
-        "id": case,
-        "page": model_page(model),
+        "id": subject.id,
+        "page": model_page(subject.model_id),
         "metric": words,
         "since": values[step.index][0],
         "before": show(step.before),
@@ -78,39 +91,29 @@ def _change(
     }
 
 
-def _longest(site: Site) -> int:
-    rows = site.history.rows(
-        """SELECT coalesce(max(n), 0) FROM (SELECT count(*) AS n FROM result JOIN run ON run.key = result.run
-           WHERE fresh AND compile_s IS NOT NULL AND run.position > (SELECT max(position) FROM run) - ?
-           GROUP BY subject, result.machine)""",
-        [RECENT],
-    )
-    return int(rows[0][0])
-
-
-def _suspects(site: Site, metric: str) -> dict[tuple[str, str], list[tuple[str, float]]]:
-    """The series in which a block of runs differs from another by more than their noise; `steps` decides."""
-    rows = site.history.rows(
+def _measured(site: Site) -> Table:
+    """What was timed in the recent runs, each case on the machine that ran it last, by case and age."""
+    columns = ", ".join(f"coalesce({metric}, 0)::DOUBLE AS {metric}" for metric in METRICS)
+    return site.history.columns(
         f"""WITH recent AS (
-                SELECT result.subject, run.position AS place, run.release, result.machine,
-                       {metric}::DOUBLE AS value
-                FROM result JOIN run ON run.key = result.run
-                WHERE fresh AND {metric} > 0 AND run.position > (SELECT max(position) FROM run) - ?),
-            newest AS (SELECT subject, arg_max(machine, place) AS machine FROM recent GROUP BY subject),
-            mine AS (SELECT recent.* FROM recent JOIN newest USING (subject, machine)),
-            block AS (SELECT subject, place // {_BLOCK} AS block, median(value) AS middle, mad(value) AS noise
-                      FROM mine GROUP BY ALL HAVING count(*) >= {LEAST_AFTER}),
-            suspect AS (SELECT subject FROM block GROUP BY subject
-                        HAVING max(middle) - min(middle) > greatest(0.03 * min(middle), 2 * median(noise)))
-            SELECT subject.id, subject.collection || '/' || subject.model, mine.release, mine.value
-            FROM mine JOIN suspect USING (subject) JOIN subject ON subject.key = mine.subject
-            ORDER BY subject.key, mine.place""",
+                SELECT result.*, run.position AS place FROM result JOIN run ON run.key = result.run
+                WHERE fresh AND run.position > (SELECT max(position) FROM run) - ?),
+            newest AS (SELECT subject, arg_max(machine, place) AS machine FROM recent GROUP BY subject)
+            SELECT subject, place, {columns} FROM recent JOIN newest USING (subject, machine)
+            ORDER BY subject, place""",
         [RECENT],
     )
-    found: dict[tuple[str, str], list[tuple[str, float]]] = defaultdict(list)
-    for case, model, release, value in rows:
-        found[case, model].append((release, value))
-    return found
+
+
+def _equally_long(table: Table, metric: str) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
+    """A metric's series in groups of one length each: cases, places of the runs, values; a row per series."""
+    measured = table[metric] > 0
+    subjects, places, values = (table[name][measured] for name in ("subject", "place", metric))
+    keys, starts, lengths = np.unique(subjects, return_index=True, return_counts=True)
+    for length in np.unique(lengths):
+        chosen = lengths == length
+        rows = starts[chosen][:, None] + np.arange(length)
+        yield keys[chosen], places[rows], values[rows]
 
 
 def _chart(change: dict[str, Any]) -> str:

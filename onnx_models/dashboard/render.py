@@ -13,6 +13,7 @@ from typing import Any
 from onnx_models.catalog import Model
 from onnx_models.dashboard.site import Page, file_name
 from onnx_models.dashboard.snapshot import Result, Snapshot, Subject
+from onnx_models.dashboard.timeline import Timeline
 from onnx_models.history import History
 from onnx_models.outcomes import UsageError
 
@@ -50,7 +51,7 @@ class Site:
         history: the tables.
         snapshot: the state of things now.
         lines: by case id, its newest record line, trimmed.
-        strips: by case key, its past as segments.
+        timeline: what each case did in each run.
         models: the catalogue's records by id, of the models that are in it.
         base_url: where the site will be, for the feed and the badges; may be empty.
         notices: what to know before trusting any number.
@@ -59,7 +60,7 @@ class Site:
     history: History
     snapshot: Snapshot
     lines: Mapping[str, Mapping[str, Any]]
-    strips: Mapping[int, Sequence[Segment]]
+    timeline: Timeline
     models: Mapping[str, Model]
     base_url: str
     notices: Sequence[str]
@@ -87,15 +88,6 @@ class Site:
             )
         )
         return Page(path=path, text=text)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
-    """Runs in a row, by age of the release, in which a case did the same."""
-
-    first: int
-    last: int
-    result: Result
 
 
 def model_page(model_id: str) -> str:

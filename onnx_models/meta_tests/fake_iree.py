@@ -1,8 +1,9 @@
-"""Fake `iree-import-onnx`, `iree-compile` and `iree-run-module` that work, crash, hang or lie as told.
+"""Fake IREE tools that work, crash, hang or lie as told.
 
-`make_fake_iree(folder)` writes the three; `--iree-bin folder` uses them. The
-importer and the compiler wrap the ONNX file, and the runner evaluates it with
-`onnx.reference`, so by default every small model passes.
+`make_fake_iree(folder)` writes `iree-import-onnx`, `iree-compile`, `iree-run-module` and
+`iree-benchmark-module`; `--iree-bin folder` uses them. The importer and the compiler wrap
+the ONNX file, and the runner evaluates it with `onnx.reference`, so by default every small
+model passes. The benchmark says that an invocation takes 2 ms, and the n-th repetition n us more.
 
 A tool's behaviour is a line `WORD [ARGUMENT] [when TEXT]`; with `when` it holds
 only where TEXT is in one of the tool's arguments, and other models work.
@@ -27,6 +28,12 @@ and for the runner, each of which works but for the outputs it writes:
     more                  ends with an error like the real one when flags and outputs differ in number
     scale FACTOR          values times FACTOR
     nan                   NaN in the first place of every float output
+
+and for the benchmark:
+
+    say TEXT              writes TEXT as its result
+    takes SECONDS         says that an invocation takes so long
+    repeats N             so many repetitions, whatever it is asked for
 """
 
 from __future__ import annotations
@@ -44,7 +51,12 @@ from typing import Any
 
 VERSION = "3.13.0rc20261016"
 
-TOOLS = {"importer": "iree-import-onnx", "compiler": "iree-compile", "runner": "iree-run-module"}
+TOOLS = {
+    "importer": "iree-import-onnx",
+    "compiler": "iree-compile",
+    "runner": "iree-run-module",
+    "benchmark": "iree-benchmark-module",
+}
 
 MAGIC = b"// fake MLIR "
 
@@ -56,10 +68,12 @@ def make_fake_iree(
     importer: str = "ok",
     compiler: str = "ok",
     runner: str = "ok",
+    benchmark: str = "ok",
 ) -> Path:
-    """Write the three programs into `folder`, and return it; see the module for the behaviours."""
+    """Write the programs into `folder`, and return it; see the module for the behaviours."""
     folder.mkdir(parents=True, exist_ok=True)
-    for role, behaviour in (("importer", importer), ("compiler", compiler), ("runner", runner)):
+    told = {"importer": importer, "compiler": compiler, "runner": runner, "benchmark": benchmark}
+    for role, behaviour in told.items():
         program = folder / TOOLS[role]
         program.write_text(
             f"{start(python)}fake_iree.main({role!r}, {behaviour!r})\n",
@@ -86,15 +100,14 @@ def main(role: str, behaviour: str) -> None:
         word = "ok"
     if word in _MISBEHAVE:
         _MISBEHAVE[word](argument)
-    elif word not in ("ok", "nothing", "truncate", *_LIES):
+    elif word not in ("ok", "nothing", "truncate", *_LIES, *_RESULTS):
         sys.exit(f"fake: no behaviour {behaviour!r}")
     if word == "nothing":
         return
-    written = (
-        {"importer": _import, "compiler": _compile}[role](arguments)
-        if role != "runner"
-        else (_run(arguments, word, argument))
-    )
+    if role in ("importer", "compiler"):
+        written = {"importer": _import, "compiler": _compile}[role](arguments)
+    else:
+        written = {"runner": _run, "benchmark": _measure}[role](arguments, word, argument)
     if word == "truncate":
         for file in written:
             os.truncate(file, file.stat().st_size // 2)
@@ -233,6 +246,30 @@ def _run(arguments: Sequence[str], lie: str, argument: str) -> list[Path]:
     for target, output in pairs:
         _save(target, output)
     return [target for target, _ in pairs]
+
+
+_RESULTS = ("say", "takes", "repeats")
+
+
+def _measure(arguments: Sequence[str], word: str, argument: str) -> list[Path]:
+    values = dict(each.partition("=")[::2] for each in arguments if not each.startswith("--input"))
+    if not Path(values["--module"]).read_bytes().startswith(MAGIC):
+        sys.exit("c/runtime/src/iree/vm/bytecode/archive.c:122: INVALID_ARGUMENT; not a module")
+    function, target = values["--function"], Path(values["--benchmark_out"])
+    if function != "main_graph":  # as 3.13.0 says it
+        sys.exit(f"module.c:333: NOT_FOUND; no function `{function}` exported by module")
+    for flag in ("--benchmark_min_time", "--benchmark_min_warmup_time", "--benchmark_out_format"):
+        assert values[flag], flag
+    assert "--output" not in values, "an output is written by the run only"
+    count = int(argument if word == "repeats" else values["--benchmark_repetitions"])
+    took = float(argument if word == "takes" else 0.002) * 1e3
+    row = {"name": f"BM_{function}/process_time/real_time", "run_type": "iteration", "iterations": 3}
+    row |= {"time_unit": "ms"}
+    rows = [row | {"repetition_index": k, "real_time": took + k * 1e-3} for k in range(count)]
+    rows.append(row | {"run_type": "aggregate", "aggregate_name": "mean", "real_time": took})
+    target.write_text(argument if word == "say" else json.dumps({"context": {}, "benchmarks": rows}))
+    time.sleep(0.05)  # 15 times 2 ms, as it says
+    return [target]
 
 
 def _evaluate(data: bytes, folder: Path, inputs: Sequence[Any]) -> list[Any]:

@@ -76,7 +76,8 @@ def applying(requirements: Iterable[Requirement], where: Mapping[str, str]) -> l
 def test_lock_pins_each_declared_dependency_once(python: str, system: str) -> None:
     where = environment(python, system)
     declared = [Requirement(text) for text in project()["dependencies"]]
-    declared += [Requirement(text) for text in project()["optional-dependencies"]["dev"]]
+    for extra in ("dashboard", "dev"):
+        declared += [Requirement(text) for text in project()["optional-dependencies"][extra]]
     pins: dict[str, list[str]] = {}
     for pin in applying((entry for entry, _ in locked()), where):
         (specifier,) = pin.specifier
@@ -127,12 +128,17 @@ def owners() -> dict[str, set[str]]:
 def test_every_third_party_import_is_declared() -> None:
     """A package that merely comes along with another one vanishes when that one changes its mind."""
     table = project()
+    extras = {
+        name: {canonicalize_name(Requirement(text).name) for text in texts}
+        for name, texts in table["optional-dependencies"].items()
+    }
     declared = {canonicalize_name(Requirement(text).name) for text in table["dependencies"]}
+    declared |= extras["dashboard"]
     providers = owners()
     for file in sorted(PACKAGE.rglob("*.py")):
         allowed = set(declared)
         if "meta_tests" in file.parts:
-            allowed |= {canonicalize_name(Requirement(t).name) for t in table["optional-dependencies"]["dev"]}
+            allowed |= extras["dev"]
             allowed |= {
                 canonicalize_name(name) for name in ("packaging", "pluggy", "execnet")
             }  # pytest's own

@@ -103,8 +103,11 @@ def test_a_lost_line_a_cut_line_and_a_wrong_one_are_refused(tmp_path: Path) -> N
     for lines, message in (
         ((head, first, foot), "the footer counts 2 cases, the file has 1"),
         ((head, first[:40]), r"r\.jsonl:2: not JSON .*the run was cut off here"),
-        ((head, first, second.replace('"passed"', '"fine"'), foot), r"r\.jsonl:3: 'fine' is not one of"),
-        ((head, first.replace('"tags"', '"labels"'), second, foot), r"r\.jsonl:2: 'tags' is a required"),
+        ((head, first, second.replace('"passed"', '"fine"'), foot), r"r\.jsonl:3: verdict must be one of"),
+        (
+            (head, first.replace('"tags"', '"labels"'), second, foot),
+            r"r\.jsonl:2: must contain \['tags'\] properties",
+        ),
     ):
         file.write_text("\n".join(lines) + "\n", encoding="utf-8")
         with pytest.raises(records.RecordError, match=message):

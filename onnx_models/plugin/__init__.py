@@ -354,8 +354,8 @@ def _measured(request: pytest.FixtureRequest, case: Case, outcome: Outcome) -> O
     if not option.benchmark or outcome.failure is not None or reference is None:
         return outcome
     model_file: Path = request.getfixturevalue("model_file")
-    settings = request.config.stash[RUN].settings
-    return benchmark.measure(case, model_file, reference, outcome, settings, option.benchmark_seconds)
+    settings, seconds = request.config.stash[RUN].settings, option.benchmark_seconds or benchmark.SECONDS
+    return benchmark.measure(case, model_file, reference, outcome, settings, seconds)
 
 
 def _again(request: pytest.FixtureRequest, case: Case, stage: Stage, *, alone: bool) -> Outcome:
@@ -480,7 +480,8 @@ def pytest_runtest_makereport(
             case, report, item, call.excinfo.value if call.excinfo else None
         )
         report.onnx_models = row  # type: ignore[attr-defined]
-        report.user_properties += junit.properties(row)
+        item.user_properties += junit.properties(row)  # --junitxml reads those of the teardown's report
+        report.user_properties = [*item.user_properties]
     return report
 
 

@@ -159,7 +159,6 @@ def add_options(parser: pytest.Parser) -> None:
     add(
         "--benchmark-seconds",
         type=_seconds,
-        default=benchmark.SECONDS,
         metavar="SECONDS",
         help=f"what --benchmark aims at for one case (default: {benchmark.SECONDS:g})",
     )
@@ -290,6 +289,8 @@ def make_run(config: pytest.Config, artifacts_root: Path, run_id: str) -> Run:
         chain = toolchain.find_toolchain(Path(option.iree_bin) if option.iree_bin else None, cache=cache)
     if option.benchmark:
         chain = toolchain.with_benchmark(chain, cache=cache)
+    elif option.benchmark_seconds is not None:
+        raise UsageError("--benchmark-seconds says how long to measure: give --benchmark too")
     probed = _devices(option, earlier, lambda driver: toolchain.list_devices(chain, driver))
     limit = option.memory_limit
     if limit is None:

@@ -32,12 +32,10 @@ class Recorder:
         self.by_name = {_test_name(case): case for case in run.cases}
         self.waiting: dict[str, Case] = {}
         self.rows: list[dict[str, Any]] = []
-
-    def pytest_sessionstart(self) -> None:
-        """Tell `--junitxml` what was tested; pytest's own way to do so does not work under xdist."""
-        xml = self.config.stash.get(xml_key, None)
+        # pytest's fixture for what --junitxml says of a whole run does nothing under xdist.
+        xml = config.stash.get(xml_key, None)
         if xml is not None:
-            for name, value in junit.suite_properties(self.head):
+            for name, value in junit.suite_properties(head):
                 xml.add_global_property(name, value)
 
     def pytest_report_header(self) -> list[str]:

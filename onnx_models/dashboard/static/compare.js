@@ -1,20 +1,21 @@
 // Compares any two runs, devices or releases. A run's results are one text, a character per case in the order
-// of COMPARE.subjects: P passed, V vacuous, S skipped, E error, a space for none; from U+4E00 on, the fault of
-// that number. Script elements load them, since a page that is opened from a file may fetch nothing.
+// of COMPARE.subjects: P passed, V vacuous, S skipped, E error, a space for none; from U+4E00 on, one of the run's
+// own faults, whose names follow. Script elements load them, since a page that is opened from a file may fetch nothing.
 "use strict";
 
-const STATES = { P: "passed", V: "vacuous", S: "skipped", E: "error", " ": "missing" };
+const STATES = { P: "passed", V: "vacuous", S: "skipped", E: "error" };
 const FIRST_FAULT = 0x4e00;
 const SHOWN = 2000;
 
-function describe(code) {
-  if (code === undefined) return ["missing", "missing"];
+const MISSING = { state: "missing", words: "missing" };
+
+function describe(code, faults) {
   const point = code.codePointAt(0);
-  return point >= FIRST_FAULT ? ["failed", COMPARE.faults[point - FIRST_FAULT] || "failed"] : [STATES[code], STATES[code]];
+  return point >= FIRST_FAULT ? { state: "failed", words: faults[point - FIRST_FAULT] } : { state: STATES[code], words: STATES[code] };
 }
 
 function load(run, then) {
-  if (COMPARE.results[run.id] !== undefined) { then(); return; }
+  if (COMPARE.results[run.file] !== undefined) { then(); return; }
   const script = document.createElement("script");
   script.src = `data/compare/${run.file}`;
   script.onload = then;
@@ -22,8 +23,7 @@ function load(run, then) {
   document.head.append(script);
 }
 
-function badge(code) {
-  const [state, words] = describe(code);
+function badge({ state, words }) {
   const element = document.createElement("span");
   element.className = `s s-${state}`;
   element.textContent = words;
@@ -31,19 +31,24 @@ function badge(code) {
 }
 
 function byModel(run, device) {
-  const text = [...COMPARE.results[run.id]];
+  const [text, faults] = COMPARE.results[run.file];
+  const codes = [...text];
   const found = new Map();
   COMPARE.subjects.forEach(([model, at], k) => {
-    if (COMPARE.devices[at] === device && text[k] !== undefined && text[k] !== " ") found.set(model, text[k]);
+    if (COMPARE.devices[at] === device && codes[k] !== undefined && codes[k] !== " ") found.set(model, describe(codes[k], faults));
   });
   return found;
+}
+
+function alike(one, other) {
+  return one.state === other.state && one.words === other.words;
 }
 
 function show(form, base, head) {
   const before = byModel(base, form["base-device"].value);
   const after = byModel(head, form["head-device"].value);
   const models = [...new Set([...before.keys(), ...after.keys()])];
-  const rows = models.filter((each) => before.get(each) !== after.get(each));
+  const rows = models.filter((each) => !alike(before.get(each) || MISSING, after.get(each) || MISSING));
   const table = document.createElement("table");
   const top = table.createTHead().insertRow();
   for (const words of ["Model", `${base.release}, ${form["base-device"].value}`, `${head.release}, ${form["head-device"].value}`]) {
@@ -62,11 +67,11 @@ function show(form, base, head) {
     link.textContent = COMPARE.models[model][0];
     name.append(link);
     row.append(name);
-    row.insertCell().append(badge(before.get(model)));
-    row.insertCell().append(badge(after.get(model)));
+    row.insertCell().append(badge(before.get(model) || MISSING));
+    row.insertCell().append(badge(after.get(model) || MISSING));
   }
   const same = models.length - rows.length;
-  const passing = (found) => [...found.values()].filter((each) => each === "P").length;
+  const passing = (found) => [...found.values()].filter((each) => each.state === "passed").length;
   form.querySelector("output").textContent =
     `${rows.length} differ, ${same} are alike; ${passing(before)} of ${before.size} passed before, ${passing(after)} of ${after.size} after`;
   document.getElementById("compared").replaceChildren(...(rows.length ? [table] : []));

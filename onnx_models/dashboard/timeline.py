@@ -1,0 +1,122 @@
+"""Every result of every run as one matrix: a year of 19,200 cases is 7 million of them.
+
+Rows are runs by age of the release, columns are cases by id: nothing here depends
+on the keys of the database, which differ between one that grew and one made anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnx_models.dashboard.snapshot import Result
+from onnx_models.history import History
+
+ABSENT = -1
+"""The outcome of a case that a run did not have."""
+
+_RESULTS = """
+SELECT result.run, result.subject, hash(state, stage, kind, fault) AS code FROM result
+"""
+
+_OUTCOMES = """
+SELECT DISTINCT hash(state, stage, kind, fault) AS code, state::TEXT, coalesce(stage, ''), coalesce(kind, ''),
+    coalesce(fault.name, '')
+FROM result LEFT JOIN fault ON fault.key = result.fault ORDER BY code
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """Runs of a device in a row in which a case did the same, as places among the device's runs."""
+
+    first: int
+    last: int
+    result: Result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeline:
+    """What each case did in each run.
+
+    Attributes:
+        runs: by age of the release.
+        subjects: id, `collection/path` and device of each case, by id.
+        outcomes: what the numbers in `codes` stand for.
+        codes: runs x cases.
+        tested: the places of the runs that set out to test a device.
+    """
+
+    runs: Sequence[Mapping[str, Any]]
+    subjects: Sequence[tuple[str, str, str]]
+    outcomes: Sequence[Result]
+    codes: NDArray[np.int16]
+    tested: Mapping[str, Sequence[int]]
+
+    @cached_property
+    def _columns(self) -> dict[str, int]:
+        return {case: place for place, (case, _, _) in enumerate(self.subjects)}
+
+    @cached_property
+    def _by_device(self) -> dict[str, NDArray[np.int16]]:
+        return {name: self.codes[np.asarray(rows, np.intp)] for name, rows in self.tested.items()}
+
+    def runs_of(self, device: str) -> list[Mapping[str, Any]]:
+        """The runs of a device, by age of the release."""
+        return [self.runs[row] for row in self.tested.get(device, ())]
+
+    def strip(self, case: str, device: str) -> list[Segment]:
+        """A case's past; runs of its device that did not have it are in no segment."""
+        column = self._columns.get(case)
+        if column is None or device not in self._by_device:
+            return []
+        codes = self._by_device[device][:, column]
+        starts = [0, *(np.flatnonzero(codes[1:] != codes[:-1]) + 1).tolist()] if len(codes) else []
+        ends = [*starts[1:], len(codes)]
+        return [
+            Segment(first=start, last=end - 1, result=self.outcomes[codes[start]])
+            for start, end in zip(starts, ends, strict=True)
+            if codes[start] != ABSENT
+        ]
+
+
+def read(history: History) -> Timeline:
+    """Read all of it out of the history."""
+    runs = history.records("SELECT * FROM run ORDER BY position")
+    known = history.rows("SELECT key, id, collection || '/' || model, device FROM subject ORDER BY id")
+    outcomes = history.rows(_OUTCOMES)
+    table = history.columns(_RESULTS)
+    hashes = np.array([row[0] for row in outcomes], np.uint64)
+    codes = np.full((len(runs), len(known)), ABSENT, np.int16)
+    rows = _places([run["key"] for run in runs])[table["run"]]
+    codes[rows, _places([key for key, *_ in known])[table["subject"]]] = np.searchsorted(
+        hashes, table["code"]
+    )
+    # A case whose runs have all gone from the folder is still in the database, but in no run.
+    kept = np.flatnonzero((codes != ABSENT).any(axis=0))
+    place = {run["key"]: run["position"] for run in runs}
+    tested: dict[str, list[int]] = {}
+    for run, name in history.rows("SELECT run, name FROM device"):
+        tested.setdefault(name, []).append(place[run])
+    return Timeline(
+        runs=runs,
+        subjects=[(known[k][1], known[k][2], known[k][3]) for k in kept.tolist()],
+        outcomes=[
+            Result(state=state, stage=stage, kind=kind, fault=fault)
+            for _, state, stage, kind, fault in outcomes
+        ],
+        codes=codes[:, kept],
+        tested={name: sorted(rows) for name, rows in sorted(tested.items())},
+    )
+
+
+def _places(keys: Sequence[int]) -> NDArray[np.intp]:
+    """By key, its place in the sequence."""
+    places = np.zeros(max(keys, default=-1) + 1, np.intp)
+    places[np.asarray(keys, np.intp)] = np.arange(len(keys))
+    return places

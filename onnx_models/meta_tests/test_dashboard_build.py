@@ -1,0 +1,556 @@
+"""The site's numbers are those of the records, whatever order they came in and whatever the names are."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+from click.testing import CliRunner, Result
+
+from onnx_models import cli, runs
+from onnx_models.dashboard import snapshot
+from onnx_models.dashboard.build import STALE_DAYS, build
+from onnx_models.dashboard.render import percent
+from onnx_models.dashboard.site import MARKER, Page, Written, file_name, write
+from onnx_models.meta_tests import histories
+from onnx_models.meta_tests.histories import BEGIN, case, device, run, save
+from onnx_models.outcomes import SuiteError, UsageError
+from onnx_models.runs import RunFile
+
+NOW = BEGIN + timedelta(days=8)
+
+VOID = {"meta", "link", "input", "br"}
+
+MARKS = {"passed": "✓", "vacuous": "○", "skipped": "-", "error": "!", "missing": "?"}
+
+
+class Reader(HTMLParser):
+    """A page as a reader has it: its elements, its tables' words, and whether each tag is closed."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.tables: dict[str, list[list[str]]] = {}
+        self.section = ""
+        self.words: list[str] = []
+        self._table: list[list[str]] | None = None
+        self.feed(page.read_text(encoding="utf-8"))
+        assert self.open == [], f"{page}: not closed: {self.open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.elements.append((tag, given))
+        if tag == "section":
+            self.section = given.get("aria-labelledby") or ""
+        if tag == "table":
+            self._table = self.tables.setdefault(given.get("id") or self.section, [])
+        if tag == "tr" and self._table is not None:
+            self._table.append([])
+        if tag in ("td", "th") and self._table:
+            self._table[-1].append("")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+        if tag == "table":
+            self._table = None
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+        if self._table and self._table[-1] and {"td", "th"} & set(self.open):
+            self._table[-1][-1] += data
+
+    @property
+    def text(self) -> str:
+        return " ".join("".join(self.words).split())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    return tmp_path / "site"
+
+
+def make(folder: Path, site: Path, *files: RunFile, now: datetime = NOW) -> Written:
+    save(folder, *files)
+    written, broken = build(folder, site, now=now)
+    assert broken == {}
+    return written
+
+
+def everything(site: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(site)): p.read_bytes() for p in sorted(site.rglob("*")) if p.is_file()}
+
+
+def devices_of(files: Sequence[RunFile]) -> list[str]:
+    names = sorted({name for file in files for name in file.header["devices"]})
+    return [name for name in names if histories.now(files, name)]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_overview_counts_what_the_records_say(folder: Path, site: Path, seed: int) -> None:
+    files = histories.shuffled(seed)
+    make(folder, site, *files)
+    rows = Reader(site / "index.html").tables["devices"][1:]
+    names = devices_of(files)
+    assert [
+        row[0].split()[0].removesuffix(name.upper()) for row, name in zip(rows, names, strict=True)
+    ] == names
+    for name, row in zip(names, rows, strict=True):
+        counts = Counter(histories.now(files, name).values())
+        total = counts.total()
+        other = counts["skipped"] + counts["error"]
+        shown = [counts["passed"], counts["vacuous"], counts["failed"], other, counts["missing"], total]
+        assert row[5:] == [str(number) for number in shown]
+        assert row[2] == percent(counts["passed"] / total)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_matrix_shows_each_case_once(folder: Path, site: Path, seed: int) -> None:
+    files = histories.shuffled(seed)
+    make(folder, site, *files)
+    names = devices_of(files)
+    states = {name: histories.now(files, name) for name in names}
+    head, *rows = Reader(site / "matrix.html").tables["matrix"]
+    assert head == ["Model", "Task", *names]
+    models = sorted({case.partition("/")[2] for name in names for case in states[name]})
+    assert [" ".join(row[0].split()) for row in rows] == [
+        f"{m.partition('/')[2]} {m.partition('/')[0]}" for m in models
+    ]
+    for model, row in zip(models, rows, strict=True):
+        for name, cell in zip(names, row[2:], strict=True):
+            state = states[name].get(f"{name}/{model}")
+            expected = "ICRM" if state == "failed" else MARKS[state] if state else ""
+            assert cell in (expected if state == "failed" else (expected,))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_data_say_what_the_pages_say(folder: Path, site: Path, seed: int) -> None:
+    files = histories.shuffled(seed)
+    make(folder, site, *files)
+    index = json.loads((site / "data" / "index.json").read_text("utf-8"))
+    cases = json.loads((site / "data" / "cases.json").read_text("utf-8"))["cases"]
+    assert {row["device"] for row in index["devices"]} == set(devices_of(files))
+    for row in index["devices"]:
+        expected = histories.now(files, row["device"])
+        counts = {key: value for key, value in row["states"].items() if key != "total" and value}
+        assert counts == dict(Counter(expected.values()))
+        assert {c["case"]: c["state"] for c in cases if c["device"] == row["device"]} == expected
+
+
+def test_the_funnel_counts_who_got_through_each_stage(folder: Path, site: Path) -> None:
+    stopped = [case(f"zoo/{s}{k}", stage=s, kind="error") for s in histories.STAGES[2:] for k in range(3)]
+    fine = [case("zoo/a"), case("zoo/b", vacuous="v"), case("zoo/c", verdict="skipped", stages=[])]
+    ours = [
+        case("zoo/d", stage="fetch", kind="infrastructure"),
+        case("zoo/e", stage="run", kind="infrastructure"),
+    ]
+    compiled = [case("zoo/a", "cuda", stage="compile"), case("zoo/b", "cuda", stage="compile", kind="crash")]
+    lines = [*stopped, *fine, *ours, *compiled]
+    make(folder, site, run(lines, devices={"cpu": device("cpu"), "cuda": device("cuda", "compile")}))
+    cpu, cuda = Reader(site / "index.html").tables["funnel"][1:]
+    assert [cell.split()[0] for cell in cpu] == ["cpu", "17", "11", "8", "5", "2"]
+    assert [cell.split()[0] for cell in cuda] == ["cuda", "2", "2", "1", "-", "-"]
+
+
+def test_what_the_newest_build_lacks_is_missing_and_not_fine(folder: Path, site: Path) -> None:
+    whole = [case(f"zoo/{k}") for k in range(4)]
+    make(
+        folder,
+        site,
+        run(whole),
+        run(whole[:1], number=1, release="3.1.0"),
+        run(whole[:2], number=2, release="3.2.0"),
+    )
+    row = Reader(site / "index.html").tables["devices"][1]
+    assert row[2] == "50.0 %"
+    assert row[-2:] == ["2", "4"]
+    page = Reader(site / "index.html")
+    assert "cpu: 2 of 4 cases are missing under 3.2.0; they count as not passed." in page.text
+    assert "zoo/3" in " ".join(cell for row in page.tables["change-4"] for cell in row)
+
+
+def test_a_case_is_forgotten_after_enough_builds_without_it(folder: Path, site: Path) -> None:
+    files = [run([case("zoo/new"), case("zoo/old")])]
+    for number in range(1, snapshot.KNOWN + 1):
+        files.append(run([case("zoo/new")], number=number, release=f"3.{number}.0"))
+    make(folder, site, *files[:-1])
+    assert Reader(site / "index.html").tables["devices"][1][-2:] == ["1", "2"]
+    make(folder, site, files[-1])
+    assert Reader(site / "index.html").tables["devices"][1][-2:] == ["0", "1"]
+
+
+def test_a_vacuous_pass_is_not_a_pass(folder: Path, site: Path) -> None:
+    make(folder, site, run([case("zoo/a", vacuous="v"), case("zoo/b", vacuous="v")]))
+    assert Reader(site / "index.html").tables["devices"][1][2] == "0.0 %"
+    badge = json.loads((site / "badges" / "cpu.json").read_text("utf-8"))
+    assert badge["message"] == "0.0 % of 2"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(1.0, "100.0 %"), (9999 / 10000, "99.9 %"), (1 / 3, "33.3 %"), (0.0, "0.0 %")]
+)
+def test_all_but_one_is_not_all(value: float, shown: str) -> None:
+    assert percent(value) == shown
+
+
+def test_back_fills_are_in_the_trend_over_releases_only(folder: Path, site: Path) -> None:
+    good, bad = [case("zoo/a"), case("zoo/b")], [case("zoo/a"), case("zoo/b", stage="run", kind="error")]
+    make(
+        folder,
+        site,
+        run(good, release="3.1.0"),
+        run(bad, number=1, release="3.0.0"),
+        run(bad, number=2, release="3.2.0"),
+    )
+    tables = Reader(site / "index.html").tables
+    assert [row[0] for row in tables["releases"][1:]] == ["3.2.0", "3.1.0", "3.0.0"]
+    assert [row[0] for row in tables["runs"][1:]] == ["2026-01-03, 3.2.0", "2026-01-01, 3.1.0"]
+    assert [row[1].split()[0] for row in tables["releases"][1:]] == ["50.0", "100.0", "50.0"]
+
+
+def test_the_change_is_against_the_result_before(folder: Path, site: Path) -> None:
+    before = [
+        case("zoo/a"),
+        case("zoo/b"),
+        case("zoo/c", stage="run", kind="error"),
+        case("zoo/d", vacuous="v"),
+    ]
+    after = [case("zoo/a"), case("zoo/b", stage="import", kind="crash"), case("zoo/c"), case("zoo/d")]
+    make(folder, site, run(before), run(after, number=1, release="3.1.0"))
+    page = Reader(site / "index.html")
+    assert page.tables["devices"][1][2:4] == ["75.0 %", "+25.0"]
+    changed = {
+        key: [row[0] for row in rows[1:]] for key, rows in page.tables.items() if key.startswith("change-")
+    }
+    assert changed == {"change-1": ["cpu/zoo/b"], "change-2": ["cpu/zoo/c"]}
+
+
+def test_a_run_of_a_broken_machine_changes_no_number(folder: Path, site: Path) -> None:
+    make(folder, site, run([case("zoo/a")]))
+    assert Reader(site / "index.html").tables["devices"][1][2] == "100.0 %"
+    spoilt = run([case("zoo/a", verdict="error")], number=1, release="3.1.0", broken="the disk is full")
+    make(folder, site, spoilt)
+    page = Reader(site / "index.html")
+    assert page.tables["devices"][1][1:3] == ["3.0.0", "100.0 %"]
+    assert "The newest run gives no verdicts: the disk is full" in page.text
+
+
+def test_what_is_stale_or_incomplete_is_said(folder: Path, site: Path) -> None:
+    make(folder, site, run([case("zoo/a")], complete=False), now=BEGIN + timedelta(days=STALE_DAYS))
+    words = Reader(site / "index.html").text
+    assert f"Stale: the newest run is {STALE_DAYS} days old." in words
+    assert "Incomplete: the newest run was cut off" in words
+    make(folder, site, run([case("zoo/a")], number=1), now=BEGIN + timedelta(days=STALE_DAYS))
+    words = Reader(site / "index.html").text
+    assert "Stale" not in words
+    assert "Incomplete" not in words
+
+
+def test_a_model_has_its_past(folder: Path, site: Path) -> None:
+    broken = case(
+        "zoo/a", stage="compile", kind="error", signature="illegal-op:onnx.If", excerpt="error: <no>"
+    )
+    other = run([case("zoo/b", "vulkan")], number=2, release="3.1.5")
+    files = [run([case("zoo/a")]), run([case("zoo/a")], number=1, release="3.1.0")]
+    files += [
+        other,
+        run([broken], number=3, release="3.2.0"),
+        run([case("zoo/b")], number=4, release="3.3.0"),
+    ]
+    make(folder, site, *files)
+    page = Reader(site / "models" / "zoo" / "a.html")
+    strip = [(e["class"], e["x"], e["width"]) for tag, e in page.elements if tag == "rect" and "x" in e]
+    # The runs of this device only: the one of another device is no gap, the newest without the case is one.
+    assert strip == [("f-passed", "0", "2"), ("f-failed", "2", "1")]
+    assert "3.2.0: compile: illegal-op:onnx.If. Before: 3.0.0 to 3.1.0: passed." in page.text
+    assert "error: <no>" in page.text
+
+
+HOSTILE = {
+    "markup": "<script>alert(1)</script>",
+    "attribute": '"><img src=x onerror=alert(1)>',
+    "quote": "a'b\"c`d",
+    "up": "../../../outside",
+    "dots": "..",
+    "root": "/etc/passwd",
+    "slashes": "a//b/./c",
+    "percent": "%2e%2e/%00",
+    "template": "{{ 7 * 7 }}{% raw %}",
+    "right to left": "\u202eelpmis\u202c",
+    "letters": "模型-ñ-🤖",
+    "long": "x" * 3000,
+    "long parts": "/".join(["y" * 300] * 10),
+    "device name": "CON",
+    "line": "a\nb\u2028c",
+    "nul": "a\x00b",
+    "spaces": "  a  ",
+    "hash": "a#b?c=d&e",
+    "upper": "A",
+    "lower": "a",
+    "empty": "",
+}
+
+
+def hostile_run(number: int = 0) -> RunFile:
+    """Every text of a record is what somebody hostile would put there."""
+    lines = []
+    for name in HOSTILE.values():
+        bad = {
+            "signature": f"s-{name}"[:500],
+            "title": name,
+            "message": name,
+            "excerpt": name,
+            "reason": name,
+        }
+        facts: dict[str, Any] = {"tags": [name], "operators": {name: 1}, "notes": [name], "vacuous": ""}
+        lines.append(case(f"zoo/{name}", stage="compile", kind="error", **bad, **facts))
+        lines.append(case(f"zoo/{name}", "vulkan", outputs=[{"name": name, "ratio": 2.0}], **facts))
+    return run(lines, number=number)
+
+
+def test_hostile_names_are_text(folder: Path, site: Path) -> None:
+    make(folder, site, hostile_run())
+    assert {p.name for p in site.parent.iterdir()} == {"runs", "site"}
+    pages = [p for p in site.rglob("*") if p.suffix == ".html"]
+    assert len([p for p in pages if p.is_relative_to(site / "models")]) == len(HOSTILE)
+    for page in pages:
+        read = Reader(page)
+        scripts = [e for tag, e in read.elements if tag == "script"]
+        assert all((e.get("src") or "").split("/")[-2:][0] in ("static", "compare") for e in scripts)
+        assert not [tag for tag, _ in read.elements if tag in ("img", "iframe", "object", "base", "style")]
+        assert not [e for _, e in read.elements for key in e if key.startswith("on") or key == "style"]
+        assert "49" not in read.text or "{{ 7 * 7 }}" in read.text or page.name != "template.html"
+    matrix = Reader(site / "matrix.html")
+    names = {row[0].strip() for row in matrix.tables["matrix"][1:]}
+    assert any(name.startswith("<script>alert(1)</script>") for name in names)
+    assert any(name.startswith("{{ 7 * 7 }}{% raw %}") for name in names)
+
+
+def test_hostile_names_keep_data_readable(folder: Path, site: Path) -> None:
+    make(folder, site, hostile_run(), hostile_run(1))
+    for file in site.rglob("*.json"):
+        json.loads(file.read_text(encoding="utf-8"))
+    cases = json.loads((site / "data" / "cases.json").read_text("utf-8"))["cases"]
+    assert {c["model"] for c in cases} >= {
+        f"zoo/{HOSTILE[k]}" for k in ("markup", "up", "template", "letters")
+    }
+    assert b"<script" not in b"".join(p.read_bytes() for p in site.rglob("*.js"))
+
+
+@pytest.mark.parametrize("name", ["<b>", "..", "a/b", 'x" onload="y', "ü" * 500])
+def test_hostile_devices_are_text(folder: Path, site: Path, name: str) -> None:
+    make(folder, site, run([case("zoo/a", name)]), run([case("zoo/a", name)], number=1, release="3.1.0"))
+    assert {p.name for p in site.parent.iterdir()} == {"runs", "site"}
+    assert Reader(site / "index.html").tables["devices"][1][0].startswith(name)
+    assert_links(site)
+
+
+def test_values_of_other_types_are_as_if_not_there(folder: Path, site: Path) -> None:
+    """`merge` refuses such a line; somebody may put one into the folder by hand."""
+    keys = (
+        "message",
+        "title",
+        "excerpt",
+        "reason",
+        "attempts",
+        "expected",
+        "notes",
+        "health",
+        "bytes",
+        "opset",
+    )
+    keys += ("operators", "flags", "tags", "excused")
+    values: list[Any] = [None, 3, -1, 1e300, "x", [], [None], [{}], {}, {"a": None}]
+    lines = [case(f"zoo/{key}-{k}") | {key: value} for key in keys for k, value in enumerate(values)]
+    outputs: list[Any] = [[{"name": 3, "ratio": None, "max_abs": "big"}], [], None]
+    lines += [case(f"zoo/outputs-{k}", outputs=value) for k, value in enumerate(outputs)]
+    folder.mkdir()
+    (folder / "odd.jsonl.gz").write_bytes(runs.packed(run(lines).rows()))
+    _, broken = build(folder, site, now=NOW)
+    assert broken == {}
+    assert len(list((site / "models" / "zoo").iterdir())) == len(lines)
+
+
+@pytest.mark.parametrize("url", ["javascript:alert(1)", 'https://x/"onclick="y', "https://x/ y", "//x", ""])
+def test_a_link_out_is_an_address_or_none(folder: Path, site: Path, url: str) -> None:
+    folder.mkdir()
+    (folder / "odd.jsonl.gz").write_bytes(runs.packed(run([case("zoo/a")], url=url).rows()))
+    build(folder, site, now=NOW)
+    out = [link for _, link in links(site) if link.startswith("http")]
+    assert set(out) <= {url}
+    assert not [link for _, link in links(site) if link.startswith(("javascript", "//"))]
+
+
+def test_a_huge_log_makes_no_huge_page(folder: Path, site: Path) -> None:
+    log = "<pre>\n" * (10_000_000 // 6)
+    lines = [
+        case(
+            "zoo/a", stage="run", kind="crash", excerpt=log, message=log[:100_000], notes=["n" * 10_000] * 50
+        )
+    ]
+    written = make(folder, site, run(lines))
+    assert written.largest[1] < 400_000
+    assert "<pre>" in Reader(site / "models" / "zoo" / "a.html").text
+
+
+def test_file_names_differ_where_names_do() -> None:
+    names = [*HOSTILE.values(), "x" * 3001, "a~62~", "a.", "A.html", "~", "~~", "a/", "/a"]
+    made = [file_name(name) for name in names]
+    assert len(set(made)) == len(set(names))
+    for name in made:
+        assert all(part not in ("", ".", "..") and len(part) <= 150 for part in name.split("/"))
+        assert unquote(name) == name
+
+
+def links(site: Path) -> Iterator[tuple[str, str]]:
+    for page in site.rglob("*.html"):
+        for tag, given in Reader(page).elements:
+            target = given.get("src") if tag == "script" else given.get("href")
+            if target is not None:
+                yield str(page.relative_to(site)), target
+
+
+def assert_links(site: Path) -> None:
+    ids = {page: {e["id"] for _, e in Reader(page).elements if "id" in e} for page in site.rglob("*.html")}
+    assert all(len(found) == len(set(found)) for found in ids.values())
+    for page, link in links(site):
+        assert not link.startswith(("/", "javascript:", "data:", "//")), (page, link)
+        if link.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (site / page).parent / path if path else site / page
+        assert target.resolve().is_file(), (page, link)
+        assert target.resolve().is_relative_to(site.resolve()), (page, link)
+        if anchor and "=" not in anchor:
+            assert unquote(anchor) in ids[site / target.resolve().relative_to(site.resolve())], (page, link)
+
+
+@pytest.mark.parametrize(
+    "files", [[hostile_run(), hostile_run(1)], histories.shuffled(3)], ids=["hostile", "plain"]
+)
+def test_every_link_leads_somewhere_inside(folder: Path, site: Path, files: list[RunFile]) -> None:
+    make(folder, site, *files)
+    assert_links(site)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_growing_a_site_makes_what_building_it_makes(
+    tmp_path: Path, folder: Path, site: Path, seed: int
+) -> None:
+    files = [*histories.shuffled(seed, runs_made=5), hostile_run(20)]
+    for file in files:
+        make(folder, site, file)
+    make(tmp_path / "other", tmp_path / "whole", *reversed(files))
+    assert everything(site) == everything(tmp_path / "whole")
+
+
+def test_taking_a_run_away_makes_what_was_never_there(tmp_path: Path, folder: Path, site: Path) -> None:
+    files = histories.shuffled(5)
+    make(folder, site, *files, hostile_run(20))
+    (folder / f"{hostile_run(20).id}.jsonl.gz").unlink()
+    make(folder, site)
+    make(tmp_path / "other", tmp_path / "whole", *files)
+    assert everything(site) == everything(tmp_path / "whole")
+
+
+def test_only_what_changed_is_written(folder: Path, site: Path) -> None:
+    first = make(folder, site, *histories.shuffled(2))
+    assert first.changed == first.pages
+    times = {p: p.stat().st_mtime_ns for p in site.rglob("*")}
+    again = make(folder, site)
+    assert (again.pages, again.changed, again.removed) == (first.pages, 0, 0)
+    assert {p: p.stat().st_mtime_ns for p in site.rglob("*")} == times
+
+
+def test_what_is_no_longer_of_the_site_goes(folder: Path, site: Path) -> None:
+    make(folder, site, run([case("zoo/a/b"), case("zoo/c")]))
+    (site / "models" / "zoo" / "a" / "b.html").write_text("changed by hand", "utf-8")
+    (site / "left.html").write_text("x", "utf-8")
+    done = make(folder, site)
+    assert (done.changed, done.removed) == (1, 1)
+    for file in folder.glob("*.gz"):
+        file.unlink()
+    make(folder, site, run([case("zoo/c")], number=1))
+    assert not (site / "models" / "zoo" / "a").exists()
+
+
+def test_a_folder_of_others_is_refused(folder: Path, site: Path) -> None:
+    save(folder, run([case("zoo/a")]))
+    site.mkdir()
+    (site / "thesis.tex").write_text("years of work", "utf-8")
+    with pytest.raises(UsageError, match="holds other files"):
+        build(folder, site)
+    assert [p.name for p in site.iterdir()] == ["thesis.tex"]
+    (site / "thesis.tex").unlink()
+    build(folder, site)
+    assert (site / MARKER).is_file()
+
+
+def test_no_runs_are_a_site_that_says_so(folder: Path, site: Path) -> None:
+    folder.mkdir()
+    make(folder, site)
+    assert "No run is in the history yet" in Reader(site / "index.html").text
+    assert_links(site)
+    assert json.loads((site / "data" / "index.json").read_text("utf-8"))["devices"] == []
+
+
+def test_a_run_without_cases_is_no_fault(folder: Path, site: Path) -> None:
+    make(folder, site, run([], devices=["cpu"]))
+    assert_links(site)
+
+
+def invoke(*arguments: Any) -> Result:
+    return CliRunner().invoke(cli.main, [str(argument) for argument in arguments])
+
+
+def test_a_broken_run_is_on_the_page_and_in_the_exit_code(folder: Path, site: Path) -> None:
+    save(folder, run([case("zoo/a")]))
+    (folder / "<b>.jsonl.gz").write_bytes(b"nothing")
+    done = invoke("dashboard", folder, "-o", site)
+    assert done.exit_code == 1
+    assert "left out: " in done.output
+    page = Reader(site / "index.html")
+    assert "A run could not be read and is left out" in page.text
+    assert page.tables["devices"][1][2] == "100.0 %"
+    assert not [tag for tag, _ in page.elements if tag == "b" and "<b>" not in page.text]
+    assert invoke("dashboard", folder, "-o", site, "--skip-broken").exit_code == 0
+
+
+def test_the_command_line(folder: Path, site: Path) -> None:
+    save(folder, run([case("zoo/a")]), run([case("zoo/a", vacuous="v")], number=1, release="3.1.0"))
+    done = invoke("dashboard", folder, "-o", site)
+    assert (done.exit_code, "files" in done.output) == (0, True)
+    assert invoke("dashboard", folder / "none", "-o", site).exit_code == 1
+    assert invoke("dashboard", folder, "-o", site, "--base-url", "javascript:x").exit_code == 4
+    listed = json.loads(invoke("history", folder, "--json").output)
+    assert [(row["release"], row["passed"], row["vacuous"]) for row in listed] == [
+        ("3.0.0", 1, 0),
+        ("3.1.0", 0, 1),
+    ]
+    assert "3.1.0" in invoke("history", folder).output
+    asked = invoke("history", folder, "--json", "--sql", "SELECT max(release) AS newest FROM run")
+    assert json.loads(asked.output) == [{"newest": "3.1.0"}]
+    assert invoke("history", folder, "--sql", "DROP TABLE run").exit_code == 4
+
+
+def test_two_pages_of_one_name_are_refused(site: Path) -> None:
+    site.mkdir()
+    with pytest.raises(SuiteError, match="two pages"):
+        write([Page(path="a.html", text="1"), Page(path="a.html", text="2")], site)
