@@ -161,13 +161,14 @@ def _importing(case: Case, model_file: Path, settings: Settings) -> Step:
         # Bypasses the checker, which holds all weights; refused beside --opset-version (3.13.0).
         flags += [] if "--opset-version" in flags else ["--large-model"]
         flags += ["--externalize-params", "--save-params-to", folder.relative(folder.parameters)]
-    # The importer looks beside the link it is given, and takes no link for external data (3.13.0).
-    data = ["--data-dir", str(model_file.resolve().parent)] if model.external_data else []
+    # The importer looks beside the link it is given, and takes no link for external data; with
+    # --data-dir it crashes under --large-model (3.13.0 with onnx 1.23.2). So it gets the file itself.
+    source = str(model_file.resolve()) if model.external_data else folder.relative(folder.onnx)
     flags = [*_spell(importer, flags)]
-    command = (str(importer.path), folder.relative(folder.onnx), "-o", folder.relative(folder.mlir))
+    command = (str(importer.path), source, "-o", folder.relative(folder.mlir))
     return Step(
         stage=Stage.IMPORT,
-        commands=((*command, *flags, *data),),
+        commands=((*command, *flags),),
         logs=(folder.log(Stage.IMPORT),),
         products=(folder.mlir, folder.parameters) if keeps_parameters_apart(model) else (folder.mlir,),
         cache=folder.toolchain,

@@ -76,7 +76,19 @@ def test_external_data_reaches_the_importer_and_a_change_of_it_is_seen(real: San
         x, y = (np.load(folder / part / "seeded-0" / "0.npy") for part in ("inputs", "reference"))
         np.testing.assert_allclose(y, x @ (WEIGHTS * factor), rtol=1e-3, atol=1e-4)
     assert reused == [{False}, {True}, {False}]
-    assert f"--data-dir '{file.parent}'" in real.script("local/dense").read_text(encoding="utf-8")
+    assert f"iree-import-onnx '{file}'" in real.script("local/dense").read_text(encoding="utf-8")
+
+
+def test_external_data_and_a_parameter_file_go_together(real: Sandbox) -> None:
+    file = real.save("large.onnx", dense(external="w.bin"))
+    file.with_name("w.bin").write_bytes(WEIGHTS.tobytes())
+    (real.folder / "lower.py").write_text(LOWER, encoding="utf-8")
+    real.env["PYTHONPATH"] += f":{real.folder}"
+    run(real, "-p", "lower", "--model", "large.onnx")
+    row = real.case("cpu/local/large")
+    assert row["verdict"] == "passed"
+    words = row["stages"][2]["commands"][0]
+    assert {"--large-model", "--externalize-params"} <= set(words)
 
 
 def test_missing_external_data_is_named_before_any_tool_starts(sandbox: Sandbox) -> None:
