@@ -254,7 +254,8 @@ answer = []
 for name in sys.argv[1:]:
     # 2.9.0 has an egg-info too, which says 2.9.0rc20241108: what pip installed is the dist-info.
     found = list(importlib.metadata.distributions(name=name))
-    package = ([d for d in found if d.read_text("WHEEL")] or found)[0]
+    beside = [d for d in found if d.locate_file("") == found[0].locate_file("")]
+    package = ([d for d in beside if d.read_text("WHEEL")] or beside)[0]
     info = name.replace("-", "_") + "-" + package.version + ".dist-info/METADATA"
     libraries = []
     if package.read_text("direct_url.json") and name in LIBRARY:
