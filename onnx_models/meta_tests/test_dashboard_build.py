@@ -364,7 +364,7 @@ def test_hostile_devices_are_text(folder: Path, site: Path, name: str) -> None:
 
 def test_values_of_other_types_are_as_if_not_there(folder: Path, site: Path) -> None:
     """`merge` refuses such a line; somebody may put one into the folder by hand."""
-    keys = (
+    keys: tuple[str, ...] = (
         "message",
         "title",
         "excerpt",
