@@ -86,6 +86,7 @@ imports only from those above it. Those that are set in serve one of the others;
       environments      a virtual environment per published release (releases.toml)
     releases            one selection under several releases
     plugin              pytest options, fixtures and hooks
+      cli_options       options that several commands share
       cli_dashboard     the commands about the history
       cli_releases      the commands about releases and their toolchains
       cli_reports       the commands about finished runs

@@ -68,7 +68,7 @@ def stepping(series: NDArray[np.float64]) -> NDArray[np.bool_]:
 
     def middle(start: int, end: int) -> NDArray[np.float64]:
         if (start, end) not in middles:
-            middles[start, end] = np.median(series[:, start:end], axis=1)
+            middles[start, end] = _medians(series[:, start:end])
         return middles[start, end]
 
     for index in range(LEAST_BEFORE, length - LEAST_AFTER + 1):
@@ -79,12 +79,21 @@ def stepping(series: NDArray[np.float64]) -> NDArray[np.bool_]:
         residuals = series[rows, start:end].copy()
         residuals[:, : index - start] -= before[rows, None]
         residuals[:, index - start :] -= after[rows, None]
-        noise = np.maximum(1.4826 * np.median(np.abs(residuals), axis=1), 0.002 * np.abs(before[rows]))
+        noise = np.maximum(1.4826 * _medians(np.abs(residuals)), 0.002 * np.abs(before[rows]))
         share = math.sqrt(1 / (index - start) + 1 / (end - index))
         # A product, not a quotient: a series that is 0 before has no noise at all.
         strong = (distance[rows] > DEVIATIONS * noise) & (distance[rows] > T_LIMIT * noise * share)
         found[rows[strong]] = True
     return found
+
+
+def _medians(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The median of each row, in half the time of numpy.median, which looks for NaN too."""
+    upper = rows.shape[1] // 2
+    if rows.shape[1] % 2:
+        return np.partition(rows, upper, axis=1)[:, upper]
+    halves = np.partition(rows, (upper - 1, upper), axis=1)
+    return (halves[:, upper - 1] + halves[:, upper]) / 2
 
 
 def _between(values: Sequence[float], start: int, end: int) -> list[Step]:

@@ -29,6 +29,7 @@ from onnx_models import (
     zoo,
 )
 from onnx_models.catalog import Model
+from onnx_models.cli_options import CACHE
 from onnx_models.outcomes import SuiteError, UsageError
 from onnx_models.record_lines import printable
 
@@ -75,20 +76,6 @@ def _selecting(command: Callable[..., None]) -> Callable[..., None]:
     for decorate in reversed(_FILTERS):
         command = decorate(command)
     return command
-
-
-def _cache(ctx: click.Context, parameter: click.Parameter, value: Path | None) -> Path:
-    return value.expanduser().absolute() if value else sources.default_cache()
-
-
-CACHE = click.option(
-    "--cache-dir",
-    "cache",
-    type=click.Path(path_type=Path),
-    callback=_cache,
-    metavar="DIR",
-    help="folder of fetched models (default: ONNX_MODELS_CACHE)",
-)
 
 
 def _many(name: str, help_text: str) -> _Decorator:

@@ -87,13 +87,11 @@ def flakes_command(runs: tuple[Path, ...]) -> None:
 @_RUNS
 @_LISTS
 def explain_command(case: str, runs: tuple[Path, ...], lists: tuple[str, ...]) -> None:
-    """Print everything known of the case ID (device/collection/path).
+    """Print everything known of the case ID (device/collection/path, or all devices' cases of a model).
 
     Looks in the RUNs, by default in those below artifacts/runs.
     """
     paths: Sequence[Path] = runs or sorted(RECORDS.glob("*.jsonl"))
-    if not paths:
-        raise UsageError(f"no record in {RECORDS}: run pytest first, or name the .jsonl files")
     readable = []
     for path in paths:
         try:

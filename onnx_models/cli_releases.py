@@ -11,26 +11,11 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from onnx_models import difference, difference_report, environments, releases, runs, sources, states
+from onnx_models import difference, difference_report, environments, releases, runs, states
+from onnx_models.cli_options import CACHE, PATH
 from onnx_models.merge import merge
 from onnx_models.outcomes import SuiteError, UsageError
 from onnx_models.runs import RunFile
-
-_PATH = click.Path(path_type=Path)
-
-
-def _cache(ctx: click.Context, parameter: click.Parameter, value: Path | None) -> Path:
-    return value.expanduser().absolute() if value else sources.default_cache()
-
-
-_CACHE = click.option(
-    "--cache-dir",
-    "cache",
-    type=_PATH,
-    callback=_cache,
-    metavar="DIR",
-    help="where toolchains are kept (default: ONNX_MODELS_CACHE)",
-)
 
 
 @click.group("toolchains")
@@ -39,7 +24,7 @@ def toolchains_group() -> None:
 
 
 @toolchains_group.command("ls")
-@_CACHE
+@CACHE
 def ls_command(cache: Path) -> None:
     """List them, the oldest release first."""
     found = environments.environments(cache)
@@ -56,7 +41,7 @@ def ls_command(cache: Path) -> None:
 
 @toolchains_group.command("add")
 @click.argument("versions", nargs=-1, metavar="VERSION...")
-@_CACHE
+@CACHE
 def add_command(versions: tuple[str, ...], cache: Path) -> None:
     """Make the toolchains of VERSIONs, such as 3.9.0 or nightly, where they are not there yet."""
     if not versions:
@@ -74,7 +59,7 @@ def add_command(versions: tuple[str, ...], cache: Path) -> None:
 
 @toolchains_group.command("rm")
 @click.argument("versions", nargs=-1, metavar="VERSION...")
-@_CACHE
+@CACHE
 def rm_command(versions: tuple[str, ...], cache: Path) -> None:
     """Remove the toolchains of VERSIONs; one that a run is using stays."""
     if not versions:
@@ -91,7 +76,7 @@ def rm_command(versions: tuple[str, ...], cache: Path) -> None:
 @click.option("--iree", "versions", multiple=True, required=True, metavar="VERSION", help="repeatable")
 @click.option("--collection", "collections", multiple=True, metavar="NAME", help="as for pytest")
 @click.option("--device", "devices", multiple=True, metavar="NAME", help="as for pytest")
-@click.option("--runs", "folder", type=_PATH, metavar="RUNS_DIR", help="keep the runs in this history")
+@click.option("--runs", "folder", type=PATH, metavar="RUNS_DIR", help="keep the runs in this history")
 def releases_command(
     selection: tuple[str, ...],
     versions: tuple[str, ...],

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import shlex
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from onnx_models import expectations, tools
+from onnx_models import catalog, devices, expectations, tools
 from onnx_models.conditions import Circumstances
 from onnx_models.outcomes import Expectation, SuiteError
 from onnx_models.update import Run
@@ -21,18 +22,59 @@ def explain(case: str, runs: Sequence[Run], wanted: Sequence[str] = ()) -> list[
     """The lines that tell a case: its last record, what is expected and since when, its log, its kin.
 
     Args:
-        case: `device/collection/path`.
+        case: `device/collection/path`; without the device, every device's case.
         runs: the runs to look in, in any order.
         wanted: the lists of expectations, as for `--expectations`.
 
     Raises:
         UsageError: a list is not well-formed.
-        SuiteError: no run has the case.
+        SuiteError: neither a run nor the catalogue has the case.
     """
     ordered = sorted(runs, key=lambda run: str(run[0]["started"]))
+    known = {str(row["id"]) for _, rows, _ in ordered for row in rows}
+    ids = [case] if case in known else sorted(each for each in known if each.partition("/")[2] == case)
+    if not ids:
+        return _unrun(case, len(ordered), wanted)
+    told = [_case(each, ordered, wanted) for each in ids]
+    return [*told[0], *(line for lines in told[1:] for line in ("", *lines))]
+
+
+def _unrun(case: str, records: int, wanted: Sequence[str]) -> list[str]:
+    """What the catalogue and the lists say of a case that no record has."""
+    device, _, rest = case.partition("/")
+    name = rest if device in devices.names() else case
+    collection = name.partition("/")[0]
+    models = catalog.load(collection) if collection in catalog.collections() else ()
+    model = next((each for each in models if each.id == name), None)
+    if model is None:
+        raise SuiteError(
+            f"{case}: in none of {records} records and in no catalogue; "
+            "ids look like cpu/wheels/magika/NAME, and onnx-models list has them"
+        )
+    lines = [name, f"record     in none of {records} records: run pytest -k '{model.path}'"]
+    lines += [f"bytes      {model.bytes or 'unknown'}", f"source     {model.source['type']}"]
+    for what in ("import", "compile", "run"):
+        flags = getattr(model, f"{what}_flags")
+        lines += [f"flags      {what}: {shlex.join(flags)}"] if flags else []
+    lines += [f"note       {note}" for note in model.notes]
+    for each in [device] if device in devices.names() else devices.names():
+        entry = expectations.load(wanted, Circumstances.of(iree=_installed(), device=each)).expect(name)
+        lines.append(
+            f"{each:<12} expected to " + (f"fail in {entry.place}: {entry.why}" if entry else "pass")
+        )
+    return lines
+
+
+def _installed() -> str:
+    """The compiler of this Python, for entries that hold for some versions only."""
+    try:
+        return importlib.metadata.version("iree-base-compiler")
+    except importlib.metadata.PackageNotFoundError:
+        return "0"
+
+
+def _case(case: str, ordered: Sequence[Run], wanted: Sequence[str]) -> list[str]:
     seen = [(head, row) for head, rows, _ in ordered for row in rows if row["id"] == case]
-    if not seen:
-        raise SuiteError(f"{case}: in none of {len(ordered)} records; ids look like cpu/wheels/magika/NAME")
     head, row = seen[-1]
     return [
         *_record(head, row),

@@ -94,18 +94,22 @@ class History:
 
     def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """The answer to a query."""
-        return self.connection.execute(query, list(parameters)).fetchall()
+        return self._answer(query, parameters).fetchall()
 
     def records(self, query: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
         """The same by column name."""
-        answer = self.connection.execute(query, list(parameters))
+        answer = self._answer(query, parameters)
         names = [column[0] for column in answer.description]
         return [dict(zip(names, row, strict=True)) for row in answer.fetchall()]
 
     def columns(self, query: str, parameters: Sequence[Any] = ()) -> dict[str, NDArray[Any]]:
         """The same as an array per column: millions of numbers; none may be NULL."""
-        answer = self.connection.execute(query, list(parameters)).fetchnumpy()
+        answer = self._answer(query, parameters).fetchnumpy()
         return {name: np.asarray(column) for name, column in answer.items()}
+
+    def _answer(self, query: str, parameters: Sequence[Any]) -> duckdb.DuckDBPyConnection:
+        """A cursor of its own for each, so that one thread may ask while another reads."""
+        return self.connection.cursor().execute(query, list(parameters))
 
     def ask(self, query: str) -> list[dict[str, Any]]:
         """The answer to a query of a user.
@@ -212,6 +216,9 @@ def _limit(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
     connection.execute("SET memory_limit = '1GB'")
     connection.execute("SET preserve_insertion_order = false")
     connection.execute("SET temp_directory = ?", [str(folder / "spill")])
+    # A checkpoint goes over the whole file: seconds, after each run that is added to a year of them.
+    connection.execute("SET checkpoint_threshold = '64MB'")
+    connection.execute("PRAGMA disable_checkpoint_on_shutdown")
 
 
 def _made_for_this(connection: duckdb.DuckDBPyConnection) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -69,11 +70,14 @@ def build(
     gc.disable()
     try:
         snapshot = take(history)
+        with ThreadPoolExecutor(1) as beside:
+            past = beside.submit(timeline.read, history)  # DuckDB works while Python reads lines
+            lines = newest_lines(history, snapshot.subjects)
         made = Site(
             history=history,
             snapshot=snapshot,
-            lines=newest_lines(history, snapshot.subjects),
-            timeline=timeline.read(history),
+            lines=lines,
+            timeline=past.result(),
             models=_catalogue({each.collection for each in snapshot.subjects}),
             base_url=base_url,
             notices=_notices(snapshot, history.broken, now or datetime.now(timezone.utc)),

@@ -18,7 +18,7 @@ from onnx_models.dashboard.snapshot import Subject
 RECENT = 60
 """Runs in which changes are looked for: older ones have been seen, and a year of all series takes minutes."""
 
-LISTED, CHARTED = 1500, 6
+LISTED, CHARTED = 1500, 4
 
 METRICS: dict[str, tuple[str, Callable[[float | None], str]]] = {
     "compile_s": ("compile time", seconds),

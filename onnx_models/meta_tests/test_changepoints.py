@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from onnx_models.changepoints import steps
+from onnx_models.changepoints import stepping, steps
 
 
 def noise(seed: int, n: int, *, level: float = 10.0, share: float = 0.02) -> list[float]:
@@ -50,3 +50,20 @@ def test_a_size_without_noise_steps_where_it_changes() -> None:
 @pytest.mark.parametrize("values", [[], [1.0], [1.0, 2.0] * 3, [0.0] * 20, [1.0] * 7])
 def test_short_and_flat_series_have_none(values: list[float]) -> None:
     assert steps(values) == ()
+
+
+@pytest.mark.parametrize("length", [3, 7, 8, 9, 21, 60])
+def test_many_series_at_once_are_told_as_one_by_one(length: int) -> None:
+    """`stepping` is `steps` over a matrix: it must not lose a step, nor see one more."""
+    rng = np.random.default_rng(length)
+    series = rng.normal(10.0, 0.2, (300, length)) * np.where(
+        np.arange(length) >= rng.integers(0, length + 1, (300, 1)),
+        rng.choice([1.0, 1.04, 1.2], (300, 1)),
+        1.0,
+    )
+    series[:20] = np.round(series[:20])
+    series[20:30] = 0.0
+    expected = [bool(steps([float(value) for value in row])) for row in series]
+    assert stepping(series).tolist() == expected
+    assert any(expected) == (length >= 8)
+    assert stepping(np.zeros((0, length))).tolist() == []

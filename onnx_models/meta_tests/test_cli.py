@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from onnx_models import catalog
+from onnx_models import catalog, file_facts
 from onnx_models.cli import main
+from onnx_models.inspection import ModelInfo
 from onnx_models.meta_tests.sandbox import Sandbox
 from onnx_models.meta_tests.test_store import put
 from onnx_models.store import Store
@@ -113,3 +115,51 @@ def test_the_cache_is_listed_verified_and_pruned(sandbox: Sandbox) -> None:
 
 
 FILES = ((b"a" * 3, "old.onnx", 9000.0), (b"n" * 4, "new.onnx", 5000.0))
+
+
+def test_a_case_without_a_record_is_told_by_the_catalogue_and_the_lists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for case, devices in (("wheels/silero-vad/silero_vad", 7), ("cpu/wheels/silero-vad/silero_vad", 1)):
+        ended = CliRunner().invoke(main, ["explain", case])
+        assert ended.exit_code == 0, ended.output
+        assert "run pytest -k 'silero-vad/silero_vad'" in ended.output
+        assert ended.output.count("expected to fail in compile (error) as illegal-op:onnx.If") >= 1
+        assert ended.output.count(" expected to ") == devices
+    ended = CliRunner().invoke(main, ["explain", "cpu/wheels/none"])
+    assert ended.exit_code == 1
+    assert "in no catalogue; ids look like" in ended.output
+
+
+def test_an_exact_name_selects_that_model_only() -> None:
+    ended = CliRunner().invoke(main, ["list", "resnet50-v1-12", "--json"])
+    assert [row["path"].rpartition("/")[2] for row in json.loads(ended.output)] == ["resnet50-v1-12"]
+    assert len(json.loads(CliRunner().invoke(main, ["list", "resnet50-v1", "--json"]).output)) > 1
+
+
+def test_listing_nothing_in_particular_is_a_summary() -> None:
+    ended = CliRunner().invoke(main, ["list"])
+    assert ended.exit_code == 0
+    lines = ended.output.splitlines()
+    assert len(lines) == 6
+    assert lines[-1] == "name a --collection or a filter to see models, or give --all"
+
+
+def test_what_a_file_said_of_itself_wins_over_its_label(tmp_path: Path) -> None:
+    (sha256,) = [m.sha256 for m in catalog.load("wheels") if m.path == "magika/standard_v3_3"]
+    info = ModelInfo(
+        inputs=(),
+        outputs=(),
+        ir_version=8,
+        opsets={"ai.onnx": 99},
+        operators={"Mish": 3},
+        bytes=1,
+        external_files=(),
+        sha256=sha256,
+    )
+    (model,) = [m for m in catalog.load("wheels") if m.sha256 == sha256]
+    file_facts.remember(model, info, tmp_path)
+    command = ["list", "--collection", "wheels", "--op", "Mish", "--json", "--cache-dir", str(tmp_path)]
+    (row,) = json.loads(CliRunner().invoke(main, command).output)
+    assert (row["path"], row["opset_label"], row["operators"]) == ("magika/standard_v3_3", 99, {"Mish": 3})

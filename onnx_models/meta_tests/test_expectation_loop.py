@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -170,15 +169,6 @@ def test_a_timeout_counts_only_when_it_comes_alone(tmp_path: Path) -> None:
     assert row["verdict"] == "passed"
     assert [each and each["kind"] for each in row["attempts"]] == ["timeout", None]
 
-    # The record as a suite without signatures wrote it can still be read.
-    file = loop.sandbox.folder / "record.jsonl"
-    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    rows[0]["schema"] = 1
-    for key in ("signature", "title", "attempts", "excused"):
-        del rows[1][key]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    assert loop.verdicts() == {"slow": "passed"}
-
 
 def test_a_broken_host_gives_no_verdicts(tmp_path: Path) -> None:
     names = ("a", "b", "c", "d", "fine")
@@ -206,7 +196,7 @@ def test_what_the_harness_cannot_write_is_a_fault_of_the_machine(tmp_path: Path)
     assert "4 of 4 cases failed in fetch or reference" in loop.run(code=10)
     row = loop.sandbox.case("cpu/tiny/a")
     assert (row["stage"], row["kind"]) == ("reference", "infrastructure")
-    assert row["message"].startswith("FileExistsError: ")
+    assert row["message"].endswith("cannot be written (Not a directory); give --artifacts DIR")
 
 
 def test_a_list_that_cannot_be_updated_ends_the_run_with_an_error(tmp_path: Path) -> None:
