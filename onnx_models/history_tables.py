@@ -21,7 +21,8 @@ CREATE TABLE layout(number INTEGER);
 CREATE TABLE run(
     key INTEGER PRIMARY KEY, id TEXT UNIQUE, file TEXT, sha256 TEXT, started TIMESTAMP, finished TIMESTAMP,
     release TEXT, iree TEXT, suite TEXT, catalogue TEXT, machine TEXT, host TEXT, cpu TEXT, cores INTEGER,
-    url TEXT, shard TEXT, complete BOOLEAN, broken TEXT, cases INTEGER, position INTEGER, trend BOOLEAN);
+    url TEXT, shard TEXT, complete BOOLEAN, broken TEXT, cases INTEGER, position INTEGER, trend BOOLEAN,
+    stat TEXT);
 CREATE TABLE device(run INTEGER, name TEXT, title TEXT, last_stage TEXT, driver TEXT);
 CREATE TABLE subject(key INTEGER PRIMARY KEY, id TEXT UNIQUE, model TEXT, collection TEXT, device TEXT);
 CREATE TABLE fault(key INTEGER PRIMARY KEY, name TEXT UNIQUE, title TEXT);
@@ -79,7 +80,8 @@ CASE WHEN verdict = 'skipped' THEN 'skipped'
 
 
 def _seconds(stage: str) -> str:
-    return f"list_filter(stages, lambda s: s.stage = '{stage}')[1].seconds"
+    # Of a stage that failed, the time says when it gave up, not what it takes.
+    return f"list_filter(stages, lambda s: s.stage = '{stage}' AND s.ok)[1].seconds"
 
 
 _RESULTS = f"""
@@ -122,7 +124,7 @@ def convert(connection: duckdb.DuckDBPyConnection, files: Iterable[Path], digest
             h.run, h.file, '', h.started, f.finished, coalesce(h.release, h.iree), h.iree, h.suite,
             h.catalogue, coalesce(h.host.fingerprint, ''), h.host.name, h.host.cpu, h.host.cores,
             CASE WHEN regexp_full_match(h.url, 'https?://[!-~]+') THEN h.url ELSE '' END,
-            coalesce(h.shard, ''), f.complete, coalesce(f.host_broken, ''), f.cases, 0, true
+            coalesce(h.shard, ''), f.complete, coalesce(f.host_broken, ''), f.cases, 0, true, ''
            FROM line h JOIN line f USING (file) WHERE h.type = 'header' AND f.type = 'footer'"""
     )
     connection.executemany(

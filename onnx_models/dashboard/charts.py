@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import cache
 from typing import Any
 
@@ -48,7 +49,7 @@ def trend(rows: Sequence[Row], *, x: str, ordinal: bool, title: str, description
     across = (
         {"field": x, "type": "ordinal", "sort": order, "axis": axis}
         if ordinal
-        else {"field": x, "type": "temporal", "axis": axis | {"format": "%d %b %y", "tickCount": 8}}
+        else {"field": x, "type": "temporal", "axis": axis | {"format": _dates(order), "tickCount": 6}}
     )
     encoding = {
         "x": across,
@@ -78,6 +79,12 @@ def trend(rows: Sequence[Row], *, x: str, ordinal: bool, title: str, description
         ],
     }
     return draw(spec, title=title, description=description)
+
+
+def _dates(times: Sequence[str]) -> str:
+    """The form of an axis of times: ticks of one day must not all read the same."""
+    span = datetime.fromisoformat(max(times)) - datetime.fromisoformat(min(times))
+    return "%d %b, %H:%M" if span.days < 6 else "%d %b %y"
 
 
 def _marked(rows: Sequence[Row], order: Sequence[Any], x: str) -> list[Row]:

@@ -17,6 +17,7 @@ import pytest
 from packaging.version import Version
 
 from onnx_models import history, runs, states
+from onnx_models.cache import sha256_of
 from onnx_models.history import History
 from onnx_models.meta_tests import histories
 from onnx_models.meta_tests.histories import case, run, save
@@ -134,7 +135,28 @@ def test_an_unchanged_file_is_not_read_again(folder: Path, monkeypatch: pytest.M
     assert len(contents(folder)) == 1
 
 
-def test_a_file_that_changed_is_read_again_and_one_that_went_is_taken_out(folder: Path) -> None:
+def test_a_file_is_hashed_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "SETTLED", -1.0)
+    contents(save(folder, run([case("zoo/a")])))
+    monkeypatch.setattr(history, "sha256_of", lambda _: pytest.fail("hashed again"))
+    assert len(contents(folder)) == 1
+
+
+def test_a_file_that_just_changed_is_hashed_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time would not tell a second change within the clock's tick."""
+    monkeypatch.setattr(history, "SETTLED", 3600.0)
+    contents(save(folder, run([case("zoo/a")])))
+    hashed: list[str] = []
+    monkeypatch.setattr(history, "sha256_of", lambda path: hashed.append(path.name) or sha256_of(path))
+    contents(folder)
+    assert len(hashed) == 1
+
+
+@pytest.mark.parametrize("settled", [-1.0, 3600.0])
+def test_a_file_that_changed_is_read_again_and_one_that_went_is_taken_out(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, settled: float
+) -> None:
+    monkeypatch.setattr(history, "SETTLED", settled)
     first, second = run([case("zoo/a")]), run([case("zoo/a"), case("zoo/b")], number=1)
     save(folder, first, second)
     assert len(contents(folder)) == 3
