@@ -70,7 +70,7 @@ class Site:
         found: dict[str, list[Subject]] = {}
         for subject in self.snapshot.subjects:
             found.setdefault(subject.model_id, []).append(subject)
-        return dict(sorted(found.items()))
+        return {name: sorted(cases, key=lambda case: case.device) for name, cases in sorted(found.items())}
 
     def page(self, template: str, path: str, **values: Any) -> Page:
         """A page from a template."""

@@ -147,7 +147,12 @@ def test_a_file_that_just_changed_is_hashed_again(folder: Path, monkeypatch: pyt
     monkeypatch.setattr(history, "SETTLED", 3600.0)
     contents(save(folder, run([case("zoo/a")])))
     hashed: list[str] = []
-    monkeypatch.setattr(history, "sha256_of", lambda path: hashed.append(path.name) or sha256_of(path))
+
+    def counted(path: Path) -> str:
+        hashed.append(path.name)
+        return sha256_of(path)
+
+    monkeypatch.setattr(history, "sha256_of", counted)
     contents(folder)
     assert len(hashed) == 1
 
@@ -323,7 +328,7 @@ def test_a_question_changes_nothing(folder: Path, query: str) -> None:
     found.close()
 
 
-def counted(files: Sequence[RunFile]) -> Counter[tuple[str, str]]:
+def states_of(files: Sequence[RunFile]) -> Counter[tuple[str, str]]:
     return Counter((file.id, histories.state(line)) for file in files for line in file.cases)
 
 
@@ -340,5 +345,5 @@ def test_a_folder_of_many_runs(folder: Path) -> None:
     assert list(found.broken) == [bad.name]
     kept = [file for file in files if file.id not in bad.name]
     rows = found.rows("SELECT run.id, state::TEXT FROM result JOIN run ON key = run")
-    assert Counter(rows) == counted(kept)
+    assert Counter(rows) == states_of(kept)
     found.close()
