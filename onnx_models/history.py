@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import duckdb
     from numpy.typing import NDArray
 
-LAYOUT = 4
+LAYOUT = 5
 """Raised when the tables change: older databases are then made anew."""
 
 BATCH = 16
@@ -180,11 +180,15 @@ class History:
         rows = self.rows("SELECT key, release, started, id FROM run ORDER BY started, id")
         newest: Any = None
         trend: dict[int, bool] = {}
+        age: dict[int, Any] = {}
         for key, release, *_ in rows:
             version = version_key(release)
-            trend[key] = newest is None or version >= newest
-            newest = version if newest is None else max(newest, version)
-        ordered = sorted(rows, key=lambda row: (version_key(row[1]), *row[2:]))
+            # A build without a version is as old as the newest release when it ran: no later one is older.
+            age[key] = (newest or (-1, version[1], "")) if version[0] else version
+            trend[key] = newest is None or age[key] >= newest
+            if not version[0]:
+                newest = version if newest is None else max(newest, version)
+        ordered = sorted(rows, key=lambda row: (age[row[0]], *row[2:]))
         values = [(position, trend[row[0]], row[0]) for position, row in enumerate(ordered)]
         if values:
             self.connection.executemany("UPDATE run SET position = ?, trend = ? WHERE key = ?", values)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from onnx_models import runs
-from onnx_models.dashboard.snapshot import Subject
+from onnx_models.dashboard.snapshot import TESTED, Subject
 from onnx_models.history import History
 from onnx_models.records import RecordError
 
@@ -48,7 +48,7 @@ def newest_lines(history: History, subjects: Iterable[Subject]) -> dict[str, Cas
 def _trimmed(row: Mapping[str, Any]) -> dict[str, Any]:
     """A line without what no page shows, and with every text bounded."""
     outputs = _rows(row, "outputs")
-    stages = _rows(row, "stages")
+    stages = [stage for stage in _rows(row, "stages") if stage.get("stage") in TESTED]
     worst = max(outputs, key=lambda each: _number(each, "ratio"), default=None)
     kept: dict[str, Any] = {
         key: _text(row, key) for key in ("message", "title", "reason", "vacuous", "signature")
@@ -73,7 +73,7 @@ def _trimmed(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _stage(stage: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "stage": _text(stage, "stage"),
+        "stage": stage["stage"],
         "ok": stage.get("ok") is True,
         "seconds": _measure(stage, "seconds"),
         "peak_bytes": _whole(stage, "peak_bytes"),

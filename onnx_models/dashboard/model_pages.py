@@ -8,7 +8,7 @@ from typing import Any
 
 from onnx_models.dashboard.render import Site, model_page
 from onnx_models.dashboard.site import Page
-from onnx_models.dashboard.snapshot import TESTED, Subject
+from onnx_models.dashboard.snapshot import Subject
 from onnx_models.dashboard.timeline import Segment
 
 
@@ -43,7 +43,7 @@ def _case(site: Site, case: Subject, runs: Sequence[Mapping[str, Any]]) -> dict[
     return {
         "subject": case,
         "line": line,
-        "stages": [_stage(stage) for stage in line.get("stages", ()) if stage["stage"] in TESTED],
+        "stages": [_stage(stage) for stage in line.get("stages", ())],
         "commands": "\n".join(shlex.join(command) for command in line.get("commands", ())),
         "strip": [_rectangle(segment, runs) for segment in strip],
         "width": len(runs),

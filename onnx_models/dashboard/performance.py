@@ -15,7 +15,7 @@ from onnx_models.dashboard.render import Site, model_page, seconds, size
 from onnx_models.dashboard.site import Page
 from onnx_models.dashboard.snapshot import Subject
 
-RECENT = 60
+RECENT = 40
 """Runs in which changes are looked for: older ones have been seen, and a year of all series takes minutes."""
 
 LISTED, CHARTED = 1500, 4

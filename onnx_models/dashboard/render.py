@@ -9,6 +9,7 @@ from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from onnx_models.catalog import Model
 from onnx_models.dashboard.site import Page, file_name
@@ -127,7 +128,9 @@ def environment() -> Any:
         "day": day,
         "signed_percent": signed_percent,
         "page_of": model_page,
+        "anchor": file_name,
         "mark": mark,
+        "urlencode": cache(quote),
         # The charts are this package's own SVG, with every text of the data escaped.
         "chart": markupsafe.Markup,
         "badge_of": lambda device: f"badges/{file_name(device)}.json",

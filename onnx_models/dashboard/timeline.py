@@ -6,6 +6,7 @@ on the keys of the database, which differ between one that grew and one made ane
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -63,26 +64,40 @@ class Timeline:
         return {case: place for place, (case, _, _) in enumerate(self.subjects)}
 
     @cached_property
-    def _by_device(self) -> dict[str, NDArray[np.int16]]:
-        return {name: self.codes[np.asarray(rows, np.intp)] for name, rows in self.tested.items()}
+    def _strips(self) -> dict[str, Mapping[int, Sequence[Segment]]]:
+        return {}
 
     def runs_of(self, device: str) -> list[Mapping[str, Any]]:
         """The runs of a device, by age of the release."""
         return [self.runs[row] for row in self.tested.get(device, ())]
 
-    def strip(self, case: str, device: str) -> list[Segment]:
+    def strip(self, case: str, device: str) -> Sequence[Segment]:
         """A case's past; runs of its device that did not have it are in no segment."""
-        column = self._columns.get(case)
-        if column is None or device not in self._by_device:
-            return []
-        codes = self._by_device[device][:, column]
-        starts = [0, *(np.flatnonzero(codes[1:] != codes[:-1]) + 1).tolist()] if len(codes) else []
-        ends = [*starts[1:], len(codes)]
-        return [
-            Segment(first=start, last=end - 1, result=self.outcomes[codes[start]])
-            for start, end in zip(starts, ends, strict=True)
-            if codes[start] != ABSENT
-        ]
+        return self._segments(device).get(self._columns.get(case, -1), ())
+
+    def _segments(self, device: str) -> Mapping[int, Sequence[Segment]]:
+        """By column, of all cases of a device at once."""
+        if device not in self._strips:
+            rows = np.asarray(self.tested.get(device, ()), np.intp)
+            columns = [k for k, (_, _, name) in enumerate(self.subjects) if name == device]
+            self._strips[device] = self._cut(rows, np.asarray(columns, np.intp))
+        return self._strips[device]
+
+    def _cut(self, rows: NDArray[np.intp], mine: NDArray[np.intp]) -> Mapping[int, Sequence[Segment]]:
+        codes = self.codes[np.ix_(rows, mine)]
+        begins = np.ones(codes.shape, np.bool_)
+        begins[1:] = codes[1:] != codes[:-1]
+        columns, starts = np.nonzero(begins.T)
+        ends = np.append(starts[1:], 0) - 1
+        ends[ends < 0] = len(rows) - 1  # the next one begins in another column
+        values = codes[starts, columns]
+        kept = values != ABSENT
+        found: dict[int, list[Segment]] = defaultdict(list)
+        for column, start, end, value in zip(
+            *(each[kept].tolist() for each in (mine[columns], starts, ends, values)), strict=True
+        ):
+            found[column].append(Segment(first=start, last=end, result=self.outcomes[value]))
+        return found
 
 
 def read(history: History) -> Timeline:

@@ -347,3 +347,21 @@ def test_a_folder_of_many_runs(folder: Path) -> None:
     rows = found.rows("SELECT run.id, state::TEXT FROM result JOIN run ON key = run")
     assert Counter(rows) == states_of(kept)
     found.close()
+
+
+def test_a_build_without_a_version_is_ordered_by_its_time(folder: Path) -> None:
+    """It must neither stay the newest for ever nor make later releases back-fills."""
+    releases = ["unknown-1234abcd", "3.0.0", "unknown-1234abcd", "3.1.0", "2.9.0"]
+    made = [run([case("zoo/a")], number=k, release=release) for k, release in enumerate(releases)]
+    history = History(save(folder, *made))
+    try:
+        rows = history.rows("SELECT release, trend FROM run ORDER BY position")
+    finally:
+        history.close()
+    assert rows == [
+        ("unknown-1234abcd", True),
+        ("2.9.0", False),
+        ("3.0.0", True),
+        ("unknown-1234abcd", True),
+        ("3.1.0", True),
+    ]
