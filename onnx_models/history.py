@@ -127,6 +127,8 @@ class History:
             statements = duckdb.extract_statements(query)
             if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
                 raise UsageError("--sql takes one SELECT")
+            # The tables are what a query may see, not the files of this machine; this cannot be undone.
+            self.connection.execute("SET enable_external_access = false")
             return self.records(query)
         except duckdb.Error as error:
             raise UsageError(f"--sql: {str(error).splitlines()[0]}") from None

@@ -57,6 +57,7 @@ def write(pages: Iterable[Page], folder: Path) -> Written:
     A reader of the site while it is written sees each page as it was or as it is.
     """
     kept = {folder / MARKER}
+    inside: set[Path] = set()
     changed = 0
     largest = ("", 0)
     for page in pages:
@@ -64,6 +65,9 @@ def write(pages: Iterable[Page], folder: Path) -> Written:
         if target in kept:
             raise SuiteError(f"{page.path}: two pages of one name")
         kept.add(target)
+        if target.parent not in inside:
+            _require_inside(target.parent, folder)
+            inside.add(target.parent)
         data = page.text.encode("utf-8", "replace")
         largest = max(largest, (page.path, len(data)), key=lambda each: each[1])
         if not _same(target, data):
@@ -71,6 +75,12 @@ def write(pages: Iterable[Page], folder: Path) -> Written:
             changed += 1
     removed = _sweep(folder, kept)
     return Written(pages=len(kept) - 1, changed=changed, removed=removed, largest=largest)
+
+
+def _require_inside(place: Path, folder: Path) -> None:
+    """Refuse a folder of the site that is a link to somewhere else: what lies there is not ours."""
+    if not place.resolve().is_relative_to(folder.resolve()):
+        raise UsageError(f"{place}: a link that leads out of the site: remove it and build again")
 
 
 def _same(target: Path, data: bytes) -> bool:

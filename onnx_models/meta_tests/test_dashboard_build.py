@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
@@ -554,3 +555,16 @@ def test_two_pages_of_one_name_are_refused(site: Path) -> None:
     site.mkdir()
     with pytest.raises(SuiteError, match="two pages"):
         write([Page(path="a.html", text="1"), Page(path="a.html", text="2")], site)
+
+
+def test_a_link_that_leads_out_of_the_site_is_refused(tmp_path: Path) -> None:
+    runs_folder = save(tmp_path / "runs", run([case("zoo/a")]))
+    site, outside = tmp_path / "site", tmp_path / "outside"
+    build(runs_folder, site)
+    outside.mkdir()
+    (outside / "mine").write_text("mine")
+    shutil.rmtree(site / "models")
+    (site / "models").symlink_to(outside)
+    with pytest.raises(UsageError, match=r"models.*: a link that leads out of the site"):
+        build(runs_folder, site)
+    assert [file.name for file in outside.rglob("*")] == ["mine"]

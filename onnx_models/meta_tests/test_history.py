@@ -365,3 +365,16 @@ def test_a_build_without_a_version_is_ordered_by_its_time(folder: Path) -> None:
         ("unknown-1234abcd", True),
         ("3.1.0", True),
     ]
+
+
+def test_a_query_sees_the_tables_and_no_files(folder: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.csv"
+    secret.write_text("a\n1\n")
+    history = History(save(folder, run([case("zoo/a")])))
+    try:
+        assert history.ask("SELECT count(*) AS n FROM run") == [{"n": 1}]
+        for query in (f"SELECT * FROM read_csv('{secret}')", f"SELECT * FROM '{secret}'"):
+            with pytest.raises(UsageError, match="--sql: "):
+                history.ask(query)
+    finally:
+        history.close()
