@@ -32,6 +32,7 @@ STEPS: dict[str, tuple[str, str, str]] = {
     "filter by text": ('form [name="text"]', "resnet", "input"),
     "filter by state": ('form [name="state"]', "failed", "input"),
     "clear the filters": ('form [name="state"]', "", "input"),
+    "clear the text": ('form [name="text"]', "", "input"),
     "sort by model": ("#matrix th button", "", "click"),
 }
 

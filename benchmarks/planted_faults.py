@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from onnx_models import records
+from onnx_models import runs
 
 FAULTS = {
     "scaled by 1.01": "array * array.dtype.type(1.01)",
@@ -62,7 +62,7 @@ sys.exit(code)
 def main() -> int:
     """Plant each fault; the number of models that did not notice, as the exit code."""
     artifacts, record = Path(sys.argv[1]).absolute(), Path(sys.argv[2])
-    _, cases, _ = records.read(record)
+    cases = runs.read(record).cases
     sound = sorted(
         case["id"]
         for case in cases
@@ -92,7 +92,7 @@ def _run(scratch: Path, artifacts: Path, wrapper: str) -> dict[str, tuple[str, s
     options += [f"--record={told}", f"--expectations={scratch / 'none'}"]
     command = [sys.executable, "-m", "pytest", "-q", "--pyargs", "onnx_models", *options]
     subprocess.run(command, stdout=subprocess.DEVNULL, check=False, cwd=scratch)
-    return {case["id"]: (case["stage"], case["kind"]) for case in records.read(told)[1]}
+    return {case["id"]: (case["stage"], case["kind"]) for case in runs.read(told).cases}
 
 
 if __name__ == "__main__":

@@ -191,9 +191,14 @@ class History:
             if not version[0]:
                 newest = version if newest is None else max(newest, version)
         ordered = sorted(rows, key=lambda row: (age[row[0]], *row[2:]))
-        values = [(position, trend[row[0]], row[0]) for position, row in enumerate(ordered)]
-        if values:
-            self.connection.executemany("UPDATE run SET position = ?, trend = ? WHERE key = ?", values)
+        keys = [row[0] for row in ordered]
+        # One statement: a year of them one by one takes a third of a second.
+        self.connection.execute(
+            """UPDATE run SET position = made.position, trend = made.trend
+               FROM (SELECT unnest(?::INTEGER[]) AS key, unnest(?::INTEGER[]) AS position,
+                            unnest(?::BOOLEAN[]) AS trend) AS made WHERE run.key = made.key""",
+            [keys, list(range(len(keys))), [trend[key] for key in keys]],
+        )
         self.connection.execute(
             """UPDATE fault SET title = coalesce((
                 SELECT arg_max(titled.title, run.position) FROM titled JOIN run ON run.key = titled.run

@@ -12,6 +12,8 @@ from onnx_models import catalog
 from onnx_models.catalog import Model
 from onnx_models.dashboard import (
     about,
+    beside,
+    charts,
     comparison,
     failures,
     feeds,
@@ -26,7 +28,7 @@ from onnx_models.dashboard import (
 )
 from onnx_models.dashboard.details import newest_lines
 from onnx_models.dashboard.render import HERE, Site
-from onnx_models.dashboard.site import Page, Written
+from onnx_models.dashboard.site import Page, Put, Written
 from onnx_models.dashboard.snapshot import Snapshot, take
 from onnx_models.history import History
 
@@ -40,7 +42,6 @@ PARTS = (
     flakes_page,
     about,
     feeds,
-    model_pages,
 )
 
 STALE_DAYS = 8
@@ -70,8 +71,10 @@ def build(
     gc.disable()
     try:
         snapshot = take(history)
-        with ThreadPoolExecutor(1) as beside:
-            past = beside.submit(timeline.read, history)  # DuckDB works while Python reads lines
+        with ThreadPoolExecutor(2) as threads:
+            # DuckDB works and vl-convert starts while Python reads lines.
+            past = threads.submit(timeline.read, history)
+            threads.submit(charts.warm_up)
             lines = newest_lines(history, snapshot.subjects)
         made = Site(
             history=history,
@@ -82,19 +85,21 @@ def build(
             base_url=base_url,
             notices=_notices(snapshot, history.broken, now or datetime.now(timezone.utc)),
         )
-        return site.write(_pages(made), folder), history.broken
+        return site.write(_pages(made, folder), folder), history.broken
     finally:
         gc.enable()
         history.close()
 
 
-def _pages(made: Site) -> Iterator[Page]:
+def _pages(made: Site, folder: Path) -> Iterator[Page | Put]:
     for file in sorted((HERE / "static").iterdir()):
         if file.suffix in (".css", ".js", ".svg"):
             yield Page(path=f"static/{file.name}", text=file.read_text(encoding="utf-8"))
     yield Page(path=".nojekyll", text="")
-    for part in PARTS:
-        yield from part.pages(made)
+    with beside.written(list(model_pages.drafts(made)), made.everywhere, folder) as models:
+        for part in PARTS:
+            yield from part.pages(made)
+        yield from models
 
 
 def _catalogue(collections: set[str]) -> dict[str, Model]:

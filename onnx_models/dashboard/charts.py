@@ -1,4 +1,7 @@
-"""Charts as inline SVG, drawn when the site is built: Altair describes them, vl-convert draws them.
+"""Charts as inline SVG, drawn when the site is built: Vega-Lite descriptions that vl-convert draws.
+
+A meta-test holds each kind of chart against Altair's schema. Going through Altair in a build took
+0.8 s for seven charts, the import included, and could only repeat the description.
 
 No style is in them that a strict policy would block: colours that must follow the reader's
 light or dark page become `currentColor`, those of series are readable on both.
@@ -16,6 +19,8 @@ from onnx_models.junit import legal
 from onnx_models.outcomes import UsageError
 
 Row = Mapping[str, Any]
+
+SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
 
 INK = "#010203"
 """Stands for the page's text colour until the SVG is written."""
@@ -184,14 +189,10 @@ def draw(spec: Mapping[str, Any], *, title: str, description: str) -> str:
     """A Vega-Lite description as an SVG element to put into a page.
 
     Raises:
-        UsageError: Altair or vl-convert is not installed.
+        UsageError: vl-convert is not installed.
     """
-    chart, convert = _libraries()
-    bare, datasets = _apart(_harmless(spec))
-    whole = chart.from_dict({"$schema": "https://vega.github.io/schema/vega-lite/v5.json", **bare})
-    # A meta-test checks each kind of chart against the schema; here that takes longer than to draw it.
-    drawn = whole.properties(config=_CONFIG).to_dict(validate=False) | {"datasets": datasets}
-    return _for_page(convert.vegalite_to_svg(drawn), title, description)
+    whole = {"$schema": SCHEMA, "config": _CONFIG, **_harmless(spec)}
+    return _for_page(_library().vegalite_to_svg(whole), title, description)
 
 
 def _harmless(value: Any) -> Any:
@@ -203,42 +204,18 @@ def _harmless(value: Any) -> Any:
     return [_harmless(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
-def _apart(spec: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Sequence[Row]]]:
-    """The description and its data by name: Altair takes seconds to check rows that are only numbers."""
-    datasets: dict[str, Sequence[Row]] = {}
-
-    def named(part: Mapping[str, Any]) -> dict[str, Any]:
-        if "data" not in part:
-            return dict(part)
-        name = f"rows{len(datasets)}"
-        datasets[name] = part["data"]["values"]
-        return {**part, "data": {"name": name}}
-
-    bare = named(spec)
-    if "layer" in bare:
-        bare["layer"] = [named(layer) for layer in bare["layer"]]
-    return bare, datasets
+def warm_up() -> None:
+    """Draw nothing: the first drawing starts a JavaScript engine, which takes half a second."""
+    _library().vegalite_to_svg({"$schema": SCHEMA, "data": {"values": []}, "mark": "point"})
 
 
 @cache
-def _libraries() -> tuple[Any, Any]:
+def _library() -> Any:
     try:
-        import altair
         import vl_convert
     except ImportError:
-        raise UsageError("charts need Altair and vl-convert: pip install 'onnx-models[dashboard]'") from None
-    return _Charts(altair), vl_convert
-
-
-class _Charts:
-    """Reads a specification with the class that it is for."""
-
-    def __init__(self, altair: Any) -> None:
-        self.altair = altair
-
-    def from_dict(self, spec: Mapping[str, Any]) -> Any:
-        kind = self.altair.LayerChart if "layer" in spec else self.altair.Chart
-        return kind.from_dict(dict(spec), validate=False)
+        raise UsageError("charts need vl-convert: pip install 'onnx-models[dashboard]'") from None
+    return vl_convert
 
 
 def _for_page(svg: str, title: str, description: str) -> str:
@@ -250,7 +227,7 @@ def _for_page(svg: str, title: str, description: str) -> str:
     body = svg[found.end() :].rpartition("</svg>")[0]
     body = re.sub(r"<[a-z][^>]*>", _for_policy, body)
     width = box.split()[2]
-    words = f"<title>{_text(title)}</title><desc>{_text(description)}</desc>"
+    words = f"<title>{escaped(title)}</title><desc>{escaped(description)}</desc>"
     return f'<svg class="chart" role="img" viewBox="{box}" width="{width}">{words}{body}</svg>'
 
 
@@ -266,5 +243,7 @@ def _shortened(attribute: re.Match[str]) -> str:
     return re.sub(r"(\d\.\d)\d+", r"\1", attribute[0])
 
 
-def _text(words: str) -> str:
+@cache
+def escaped(words: str) -> str:
+    """Text for the inside of an SVG element."""
     return legal(words).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -8,7 +8,7 @@ a page shows is taken by its type here, and of another type it is as if it were 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from onnx_models import runs
@@ -63,12 +63,20 @@ def _trimmed(row: Mapping[str, Any]) -> dict[str, Any]:
         "benchmark": _benchmark(_table(row, "benchmark")),
         "expected": _expected(row),
         "stages": [_stage(stage) for stage in stages],
+        "folder": _folder(stages, _text(row, "device")),
         "commands": [_texts({"words": c}, "words") for s in stages for c in _lists(s, "commands")[:1]],
         "worst": worst
         and {key: _measure(worst, key) for key in ("ratio", "max_abs", "rmse")} | _named(worst),
         "outputs": len(outputs),
         "unhealthy": _text(_table(row, "health"), "problem"),
     }
+
+
+def _folder(stages: Sequence[Mapping[str, Any]], device: str) -> str:
+    """Where the files of a case lie, by its last log; that of the import is a folder above the device's."""
+    logs = [_text(stage, "log") for stage in stages]
+    folder = next((log.rpartition("/")[0] for log in reversed(logs) if log), "")
+    return f"{folder}/{device}" if folder and not folder.endswith(f"/{device}") else folder
 
 
 def _stage(stage: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -44,7 +44,7 @@ _STAGE_MARKS = {"import": "I", "compile": "C", "run": "R", "compare": "M"}
 _STATE_MARKS = {"passed": "✓", "vacuous": "○", "skipped": "-", "error": "!", "missing": "?"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Site:
     """What the pages are made of.
 
@@ -73,22 +73,31 @@ class Site:
             found.setdefault(subject.model_id, []).append(subject)
         return {name: sorted(cases, key=lambda case: case.device) for name, cases in sorted(found.items())}
 
+    @cached_property
+    def everywhere(self) -> Mapping[str, Any]:
+        """What each page says besides its own."""
+        return {"newest": self.snapshot.newest, "notices": self.notices}
+
     def page(self, template: str, path: str, **values: Any) -> Page:
         """A page from a template."""
-        newest = self.snapshot.newest
-        text = (
-            environment()
-            .get_template(template)
-            .render(
-                root="../" * path.count("/"),
-                path=path,
-                navigation=NAVIGATION,
-                newest=newest,
-                notices=self.notices,
-                **values,
-            )
-        )
-        return Page(path=path, text=text)
+        return finish(Draft(template=template, path=path, values=values), self.everywhere)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A page before its template is filled in: its path, and the values."""
+
+    template: str
+    path: str
+    values: Mapping[str, Any]
+
+
+def finish(draft: Draft, everywhere: Mapping[str, Any]) -> Page:
+    """Fill in the template."""
+    template = environment().get_template(draft.template)
+    root = "../" * draft.path.count("/")
+    text = template.render(root=root, path=draft.path, navigation=NAVIGATION, **everywhere, **draft.values)
+    return Page(path=draft.path, text=text)
 
 
 def model_page(model_id: str) -> str:

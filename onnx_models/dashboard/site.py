@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from onnx_models.outcomes import SuiteError, UsageError
@@ -20,6 +22,15 @@ class Page:
 
     path: str
     text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Put:
+    """A page that lies where it belongs: its path, its bytes, and whether they are other ones than before."""
+
+    path: str
+    size: int
+    changed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,28 +62,45 @@ def claim(folder: Path) -> None:
         raise SuiteError(f"{folder}: cannot be written ({error.strerror}); name another folder") from None
 
 
-def write(pages: Iterable[Page], folder: Path) -> Written:
-    """Write the pages and remove what no page of this build is.
+class Writer:
+    """Puts pages into the folder of a site."""
 
-    A reader of the site while it is written sees each page as it was or as it is.
-    """
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._inside: set[Path] = set()
+
+    def put(self, page: Page) -> Put:
+        """Write a page, unless it is there as it is; a reader sees it as it was or as it is.
+
+        Raises:
+            UsageError: a link leads out of the site there.
+            SuiteError: it cannot be written.
+        """
+        target = self.folder / page.path
+        if target.parent not in self._inside:
+            _require_inside(target.parent, self.folder)
+            self._inside.add(target.parent)
+        data = page.text.encode("utf-8", "replace")
+        changed = not _same(target, data)
+        if changed:
+            _replace(target, data)
+        return Put(path=page.path, size=len(data), changed=changed)
+
+
+def write(pages: Iterable[Page | Put], folder: Path) -> Written:
+    """Write the pages that are not put there yet, and remove what no page of this build is."""
+    writer = Writer(folder)
     kept = {folder / MARKER}
-    inside: set[Path] = set()
     changed = 0
     largest = ("", 0)
     for page in pages:
-        target = folder / page.path
+        done = page if isinstance(page, Put) else writer.put(page)
+        target = folder / done.path
         if target in kept:
-            raise SuiteError(f"{page.path}: two pages of one name")
+            raise SuiteError(f"{done.path}: two pages of one name")
         kept.add(target)
-        if target.parent not in inside:
-            _require_inside(target.parent, folder)
-            inside.add(target.parent)
-        data = page.text.encode("utf-8", "replace")
-        largest = max(largest, (page.path, len(data)), key=lambda each: each[1])
-        if not _same(target, data):
-            _replace(target, data)
-            changed += 1
+        largest = max(largest, (done.path, done.size), key=lambda each: each[1])
+        changed += done.changed
     removed = _sweep(folder, kept)
     return Written(pages=len(kept) - 1, changed=changed, removed=removed, largest=largest)
 
@@ -122,18 +150,19 @@ def _sweep(folder: Path, kept: set[Path]) -> int:
     return removed
 
 
+@cache
 def file_name(text: str) -> str:
     """A relative path that is safe in any folder and any URL, different for different texts.
 
     `a/b` stays `a/b`; whatever is not a plain letter, digit or one of `_.-` becomes its code.
     """
-    parts = ["".join(map(_safe, part)) for part in text.split("/")]
+    parts = [re.sub(r"[^A-Za-z0-9_.-]", _code, part) for part in text.split("/")]
     safe = [part if part.strip(".") else part.replace(".", "~2e~") or "~" for part in parts]
     return "/".join(part if len(part) <= 120 else f"{part[:100]}~{_short(part)}" for part in safe)
 
 
-def _safe(c: str) -> str:
-    return c if c.isascii() and (c.isalnum() or c in "_.-") else f"~{ord(c):x}~"
+def _code(character: re.Match[str]) -> str:
+    return f"~{ord(character[0]):x}~"
 
 
 def _short(text: str) -> str:

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 from packaging.version import InvalidVersion, Version
@@ -124,7 +125,7 @@ class Point:
     counts: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Snapshot:
     """Everything that the pages count."""
 
@@ -134,7 +135,7 @@ class Snapshot:
     over_runs: Sequence[Point]
     over_releases: Sequence[Point]
 
-    @property
+    @cached_property
     def newest(self) -> Mapping[str, Any] | None:
         """The newest run by version."""
         return max(self.runs.values(), key=lambda run: run["position"], default=None)

@@ -254,6 +254,25 @@ def test_a_filter_shows_what_a_query_finds(opened: Opened, site: Path, name: str
     assert len(shown(tab)) == 10
 
 
+@pytest.mark.parametrize("width", [360, 1280])
+def test_the_matrix_is_a_table_though_its_rows_are_grids(opened: Opened, width: int) -> None:
+    """Rows that are laid out only in sight must line up with the head, and be rows for a screen reader."""
+    tab = opened("matrix.html", width=width)
+    table = tab.locator("#matrix")
+    edges = """row => [...row.cells].map(cell => {
+        const box = cell.getBoundingClientRect();
+        return [box.left, box.right];
+    })"""
+    head = table.locator("thead tr").evaluate(edges)
+    for row in table.locator("tbody tr").all():
+        row.scroll_into_view_if_needed()
+        assert row.evaluate(edges) == head
+    outline = table.aria_snapshot()
+    assert outline.count("- columnheader ") == len(head)
+    assert outline.count("- rowheader ") == len(shown(tab))
+    assert outline.count("- cell") == len(shown(tab)) * (len(head) - 1)
+
+
 def test_sorting_by_name_and_by_number(opened: Opened) -> None:
     tab = opened("matrix.html")
     tab.get_by_role("button", name="Model").click()

@@ -284,6 +284,50 @@ def test_a_model_has_its_past(folder: Path, site: Path) -> None:
     assert "error: <no>" in page.text
 
 
+@pytest.mark.parametrize(
+    ("stage", "logs", "folder_of_case"),
+    [
+        (
+            "compile",
+            ["artifacts/zoo/a/iree-3/import.log", "artifacts/zoo/a/iree-3/cpu/compile.log"],
+            "iree-3/cpu",
+        ),
+        ("import", ["artifacts/zoo/a/iree-3/import.log"], "iree-3/cpu"),
+    ],
+)
+@pytest.mark.parametrize("url", ["", "https://ci.example/1"])
+def test_a_case_says_where_its_files_are(
+    folder: Path, site: Path, stage: str, logs: list[str], folder_of_case: str, url: str
+) -> None:
+    failed = case("zoo/a", stage=stage, kind="error")
+    for row, log in zip(reversed(failed["stages"]), reversed(logs), strict=False):
+        row["log"] = log
+    make(folder, site, run([failed], url=url))
+    page = Reader(site / "models" / "zoo" / "a.html")
+    assert f"artifacts/zoo/a/{folder_of_case} in the artifacts of" in page.text
+    jobs = [
+        each["href"] for tag, each in page.elements if tag == "a" and "ci.example" in (each["href"] or "")
+    ]
+    assert len(jobs) == (2 if url else 0)  # here and at the foot of each page
+
+
+def test_a_fault_says_where_to_begin_and_what_passes(folder: Path, site: Path) -> None:
+    """The smallest model, the devices that run what it stops, the releases that did."""
+    fault = {"stage": "compile", "kind": "error", "signature": "illegal-op:onnx.If"}
+
+    def failing(name: str, nodes: int) -> Any:
+        return case(name, **fault, operators={"If": 1, "Add": nodes - 1}, bytes=1000 * nodes)
+
+    before = [case("zoo/a"), case("zoo/b"), failing("zoo/c", 9)]
+    now = [failing("zoo/a", 30), failing("zoo/b", 7), failing("zoo/c", 9)]
+    also = [case("zoo/a", "vulkan"), case("zoo/b", "vulkan", vacuous="one number"), case("zoo/c", "hip")]
+    files = [run(before, release="3.0.0"), run([*now, *also], number=1, release="3.1.0")]
+    make(folder, site, *files)
+    words = Reader(site / "failures.html").text
+    assert "Smallest model: zoo/b, 7 nodes, 7 kB." in words
+    assert "Of its models pass 1 on hip, 1 on vulkan. Of its cases passed 2 until 3.0.0." in words
+
+
 HOSTILE = {
     "markup": "<script>alert(1)</script>",
     "attribute": '"><img src=x onerror=alert(1)>',
