@@ -25,8 +25,8 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
+from onnx_models.files import describe, size_text
 from onnx_models.outcomes import SuiteError
-from onnx_models.store import describe, size_text
 
 HEADER_BYTES = 256 << 10
 """The most that one tar header may take with its extensions; long names need less than 64 KiB."""

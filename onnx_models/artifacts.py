@@ -19,6 +19,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from onnx_models.files import write_atomic
 from onnx_models.outcomes import Failure, Kind, Stage, StageResult, SuiteError
 
 
@@ -132,20 +133,6 @@ def require_writable(root: Path) -> None:
             pass
     except OSError as error:
         raise SuiteError(f"{root}: cannot be written ({error.strerror}); give --artifacts DIR") from None
-
-
-def write_atomic(path: Path, text: str, *, executable: bool = False) -> None:
-    """Write a whole file or nothing."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        temporary.chmod(0o755 if executable else 0o644)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def stage_key(*parts: object) -> str:

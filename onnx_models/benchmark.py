@@ -21,9 +21,10 @@ from typing import Any
 import psutil
 from filelock import FileLock
 
-from onnx_models import artifacts, latency, machine, tools
+from onnx_models import latency, machine, tools
 from onnx_models.artifacts import CaseFolder
 from onnx_models.cases import Case
+from onnx_models.files import write_atomic
 from onnx_models.inspection import run_child
 from onnx_models.latency import Repetitions, UnreadableResult
 from onnx_models.outcomes import Kind, Outcome, Stage, SuiteError
@@ -199,7 +200,7 @@ class _Measurement:
             "repetition_s": planned.repetition_s,
             "warmup_s": planned.warmup_s,
         }
-        artifacts.write_atomic(asked, json.dumps(request, indent=1) + "\n")
+        write_atomic(asked, json.dumps(request, indent=1) + "\n")
         return _Side(command=(str(asked), str(told)), result=told, log=folder / "benchmark-onnxruntime.log")
 
     def _input(self, tensor: TensorFile) -> dict[str, Any]:
@@ -248,7 +249,7 @@ class _Measurement:
             child = f'"$python" -m onnx_models.latency_child {asked} {told}'
             lines += [f"  PYTHONPATH={home} {child}", f"  cat {told}"]
         whole = text + _PART + "\n".join([*lines, "fi"]) + "\n"
-        artifacts.write_atomic(self.folder.script, whole, executable=True)
+        write_atomic(self.folder.script, whole, executable=True)
 
 
 _PART = "\n# benchmark: one turn of each side as it was measured\n"

@@ -7,7 +7,6 @@ the start of the hash, so that a changed catalogue record never meets an old fil
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import shlex
@@ -18,6 +17,7 @@ from pathlib import Path
 import filelock
 
 from onnx_models.catalog import Model
+from onnx_models.files import sha256_of
 from onnx_models.outcomes import SuiteError
 
 LOCK_SECONDS = 1800.0
@@ -39,15 +39,6 @@ def default_cache() -> Path:
         return Path(own).expanduser()
     shared = os.environ.get("XDG_CACHE_HOME")
     return (Path(shared) if shared else Path.home() / ".cache") / "onnx_models"
-
-
-def sha256_of(file: Path) -> str:
-    """Lower-case hex sha256 of a file, read in pieces."""
-    total = hashlib.sha256()
-    with file.open("rb") as stream:
-        while piece := stream.read(1 << 20):
-            total.update(piece)
-    return total.hexdigest()
 
 
 def place(model: Model, cache: Path) -> Path:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import click
 
-from onnx_models import artifacts, difference, difference_report, junit, report, runs
+from onnx_models import difference, difference_report, junit, report, runs
+from onnx_models.files import write_atomic
 from onnx_models.merge import WITHIN, merge
 from onnx_models.outcomes import SuiteError, UsageError, Verdict
 from onnx_models.record_lines import brief
@@ -91,7 +92,7 @@ def report_command(
 def _save(place: Path, content: str) -> None:
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        artifacts.write_atomic(place, content)
+        write_atomic(place, content)
     except OSError as error:
         raise SuiteError(f"{place}: cannot be written ({error.strerror}); name another file") from None
 

@@ -14,8 +14,8 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from onnx_models.artifacts import write_atomic
 from onnx_models.catalog import Model
+from onnx_models.files import write_atomic
 from onnx_models.inspection import ModelFileError, ModelInfo, inspect
 
 ONNX_DOMAIN = "ai.onnx"

@@ -30,7 +30,7 @@ from filelock import FileLock, Timeout
 from packaging.version import InvalidVersion, Version
 
 from onnx_models import runs
-from onnx_models.cache import sha256_of
+from onnx_models.files import sha256_of
 from onnx_models.history_tables import TABLES, convert
 from onnx_models.outcomes import SuiteError, UsageError
 from onnx_models.records import RecordError

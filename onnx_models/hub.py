@@ -23,8 +23,9 @@ from urllib.parse import quote, urlsplit
 import huggingface_hub
 
 from onnx_models.cache import OfflineError, SourceError
+from onnx_models.files import size_text
 from onnx_models.routes import HUB_OWNER, HUB_REPOSITORY, Routes
-from onnx_models.store import CorruptFile, Store, StoreError, size_text
+from onnx_models.store import CorruptFile, Store, StoreError
 from onnx_models.transfer import Address, Broken, Patience, Progress, Refused, download
 
 

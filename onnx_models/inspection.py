@@ -12,6 +12,7 @@ from typing import Any
 
 from onnx_models import tools
 from onnx_models.catalog import Model
+from onnx_models.files import LFS_POINTER, is_web_page
 from onnx_models.inputs import Port
 from onnx_models.outcomes import UsageError
 
@@ -164,9 +165,9 @@ def refuse_obvious(model_file: Path) -> None:
         raise ModelFileError(f"{model_file}: not readable ({error.strerror})") from None
     if not head:
         raise ModelFileError(f"{model_file}: empty: fetch it again")
-    if head.startswith(b"version https://git-lfs"):
+    if head.startswith(LFS_POINTER):
         raise ModelFileError(f"{model_file}: a Git LFS pointer, not the model: run git lfs pull")
-    if head.lstrip().lower().startswith((b"<!doctype", b"<html", b"<?xml")):
+    if is_web_page(head):
         raise ModelFileError(f"{model_file}: a web page, not a model: fetch it again")
 
 

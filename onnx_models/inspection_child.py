@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 from collections import Counter
@@ -12,6 +11,8 @@ from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError
+
+from onnx_models.files import sha256_of
 
 
 class _Refused(Exception):
@@ -37,7 +38,7 @@ def describe(model_file: Path) -> dict[str, Any]:
         "operators": dict(sorted(Counter(_operator(node) for node in _all_nodes(model)).items())),
         "bytes": size,
         "external_files": beside,
-        "sha256": _sha256(model_file),
+        "sha256": sha256_of(model_file),
         "producer": f"{model.producer_name} {model.producer_version}".strip(),
     }
 
@@ -50,14 +51,6 @@ def _parse(model_file: Path) -> onnx.ModelProto:
     if not model.HasField("graph") or not (model.graph.node or model.graph.output):
         raise _Refused("not an ONNX model (it has no graph)")
     return model
-
-
-def _sha256(file: Path) -> str:
-    total = hashlib.sha256()
-    with file.open("rb") as stream:
-        while chunk := stream.read(1 << 20):
-            total.update(chunk)
-    return total.hexdigest()
 
 
 def _external_bytes(locations: Iterable[str], folder: Path) -> int:

@@ -24,9 +24,10 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from onnx_models.files import size_text
 from onnx_models.hub import HubFile, fetch_file
 from onnx_models.outcomes import SuiteError
-from onnx_models.store import Store, size_text
+from onnx_models.store import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from onnx_models.files import sha256_of
 from onnx_models.inspection import ModelInfo
 from onnx_models.outcomes import Failure, Kind, Stage
 from onnx_models.tensors import TensorFile
@@ -63,11 +63,7 @@ def file_sha256(file: Path) -> str:
     stat = file.stat()
     identity = (str(file.resolve()), stat.st_size, stat.st_mtime_ns)
     if identity not in _hashes:
-        total = hashlib.sha256()
-        with file.open("rb") as stream:
-            while chunk := stream.read(1 << 20):
-                total.update(chunk)
-        _hashes[identity] = total.hexdigest()
+        _hashes[identity] = sha256_of(file)
     return _hashes[identity]
 
 

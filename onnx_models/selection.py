@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from onnx_models.catalog import Model
+from onnx_models.files import size_text
 from onnx_models.outcomes import UsageError
 
 SIZE_CLASSES: Mapping[str, int] = MappingProxyType({"small": 100_000_000, "medium": 1_000_000_000})
@@ -166,14 +167,6 @@ def totals(models: Iterable[Model]) -> Totals:
         unsized=sum(not size for size in files.values()),
         test_data_bytes=sum(data.values()),
     )
-
-
-def size_text(size: int) -> str:
-    """Decimal bytes as people write them: 1.3 MB, 580.0 GB."""
-    for unit, bound in (("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000)):
-        if size >= bound:
-            return f"{size / bound:.1f} {unit}"
-    return f"{size} B"
 
 
 def table(models: Sequence[Model]) -> Table:

@@ -9,15 +9,14 @@ from pathlib import Path
 from types import MappingProxyType
 
 from onnx_models import tools, wheels, zoo
-from onnx_models.cache import SourceError, default_cache, keep, sha256_of, verify
+from onnx_models.cache import SourceError, default_cache, keep, verify
 from onnx_models.catalog import Model
+from onnx_models.files import LFS_POINTER, sha256_of
 
 __all__ = ["ROUTES", "SourceError", "default_cache", "fetch"]
 
 SKELETON_SECONDS = 600.0
 """Limit of making one skeleton; the largest takes 7 s on two cores."""
-
-LFS_POINTER = b"version https://git-lfs"
 
 
 def fetch(model: Model, *, cache: Path | None = None, offline: bool = False) -> Path:

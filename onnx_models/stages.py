@@ -21,6 +21,7 @@ from onnx_models.artifacts import CaseFolder, StageCache
 from onnx_models.cases import Case
 from onnx_models.catalog import TIMEOUT_CLASSES, Model
 from onnx_models.devices import host_cpu
+from onnx_models.files import write_atomic
 from onnx_models.inspection import with_file_facts
 from onnx_models.outcomes import Failure, Kind, Outcome, Stage, StageResult
 from onnx_models.reference import Reference, file_sha256
@@ -109,11 +110,11 @@ def run_stages(case: Case, model_file: Path, reference: Reference | None, settin
     folder.device.mkdir(parents=True, exist_ok=True)
     artifacts.link_model(model_file, folder.onnx)
     if reference is not None and reference.failure is not None:
-        artifacts.write_atomic(folder.script, _refusal(reference.failure), executable=True)
+        write_atomic(folder.script, _refusal(reference.failure), executable=True)
         refused = StageResult(stage=reference.failure.stage, seconds=0.0, failure=signed(reference.failure))
         return Outcome(stages=(refused,), notes=notes)
     steps = plan(case, model_file, reference, settings)
-    artifacts.write_atomic(folder.script, script(case, steps, reference, settings), executable=True)
+    write_atomic(folder.script, script(case, steps, reference, settings), executable=True)
     results: list[StageResult] = []
     for step in steps:
         results.append(_execute(step, folder, settings))

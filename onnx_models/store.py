@@ -26,7 +26,8 @@ from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
-from onnx_models.cache import SourceError, sha256_of
+from onnx_models.cache import SourceError
+from onnx_models.files import describe, sha256_of, size_text
 
 SPARE = 64 << 20
 """Bytes left free on the disk beside a download, so that logs and records still fit."""
@@ -201,26 +202,6 @@ class Store:
                 f"{what}: needs {size_text(needed)} in {self.root}, where {size_text(free)} are free: "
                 "make room with 'onnx-models cache prune --max-size SIZE' or set ONNX_MODELS_CACHE"
             )
-
-
-def size_text(count: int) -> str:
-    """A size for people, in decimal units: `12.3 GB`."""
-    for unit, scale in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if count >= scale:
-            return f"{count / scale:.1f} {unit}"
-    return f"{count} B"
-
-
-def describe(head: bytes) -> str:
-    """What the first bytes of a file show it to be, when it is not the model that was asked for; else ''."""
-    if head.startswith(b"version https://git-lfs"):
-        return "a Git LFS pointer (the text that stands for the file, not the file)"
-    start = head.lstrip()[:512].lower()
-    if start.startswith((b"<!doctype html", b"<html", b"<head", b"<?xml")):
-        title = re.search(rb"<title[^>]*>([^<]{1,80})", head, re.IGNORECASE)
-        named = f" titled {title[1].decode('utf-8', 'replace').strip()!r}" if title else ""
-        return f"an HTML page{named} (a login, proxy or error page)"
-    return ""
 
 
 def problem_of(file: Path, sha256: str, size: int) -> str:

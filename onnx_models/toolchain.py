@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from onnx_models import tools
+from onnx_models.files import write_atomic
 from onnx_models.outcomes import SuiteError, UsageError
 
 IMPORTER, COMPILER, RUNNER = "iree-import-onnx", "iree-compile", "iree-run-module"
@@ -394,6 +395,4 @@ def _read(kept: Path) -> _Identity | None:
 def _write(kept: Path, identity: _Identity) -> None:
     with suppress(OSError):  # a cache that cannot be written costs a second, no more
         kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=kept.parent, delete=False) as file:
-            json.dump(asdict(identity), file)
-        Path(file.name).replace(kept)
+        write_atomic(kept, json.dumps(asdict(identity)))

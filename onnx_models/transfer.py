@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import huggingface_hub
 
+from onnx_models.files import describe, size_text
 from onnx_models.outcomes import SuiteError
-from onnx_models.store import StoreError, describe, size_text
+from onnx_models.store import StoreError
 
 if TYPE_CHECKING:
     import httpx2  # at run time only where something is downloaded: it is a tenth of the start of pytest

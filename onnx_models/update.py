@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from onnx_models import catalog, conditions, devices, expectations, lists
-from onnx_models.artifacts import write_atomic
 from onnx_models.conditions import Circumstances
 from onnx_models.entries import Entries
 from onnx_models.expectations import EXPECTATIONS, SHIPPED, Known
+from onnx_models.files import write_atomic
 from onnx_models.lists import Layer
 from onnx_models.outcomes import Expectation, Failure, Kind, Stage, UsageError, Verdict, propose
 

@@ -19,9 +19,9 @@ from typing import Any
 from filelock import Timeout
 from rich.table import Table
 
-from onnx_models.cache import sha256_of
+from onnx_models.files import sha256_of, size_text
 from onnx_models.outcomes import UsageError
-from onnx_models.store import UNPACKED, Store, problem_of, read_record, record_path, size_text
+from onnx_models.store import UNPACKED, Store, problem_of, read_record, record_path
 
 GRACE = 60.0
 """Seconds since last use in which prune spares a file: between its download and its lease."""

@@ -15,8 +15,9 @@ import zipfile
 from pathlib import Path
 
 from onnx_models import tools
-from onnx_models.cache import SourceError, keep, missing_offline, sha256_of, verify
+from onnx_models.cache import SourceError, keep, missing_offline, verify
 from onnx_models.catalog import Model
+from onnx_models.files import sha256_of
 
 DOWNLOAD_SECONDS = 600.0
 

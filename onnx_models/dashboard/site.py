@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from onnx_models.files import write_atomic
 from onnx_models.outcomes import SuiteError, UsageError
 
 MARKER = ".onnx-models-site"
@@ -121,15 +121,7 @@ def _same(target: Path, data: bytes) -> bool:
 def _replace(target: Path, data: bytes) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=".new-")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-            Path(name).chmod(0o644)
-            Path(name).replace(target)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        write_atomic(target, data)
     except OSError as error:
         raise SuiteError(
             f"{target}: cannot be written ({error.strerror}); free some space and build again"

@@ -11,6 +11,7 @@ import pytest
 
 from onnx_models import artifacts
 from onnx_models.artifacts import CaseFolder, StageCache
+from onnx_models.files import write_atomic
 from onnx_models.outcomes import Failure, Kind, Stage, StageResult, SuiteError
 
 
@@ -50,10 +51,10 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     file = tmp_path / "x.sh"
-    artifacts.write_atomic(file, "old", executable=True)
+    write_atomic(file, "old", executable=True)
     assert os.access(file, os.X_OK)
     with pytest.raises(UnicodeEncodeError):
-        artifacts.write_atomic(file, "new \udcff")
+        write_atomic(file, "new \udcff")
     assert file.read_text(encoding="utf-8") == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["x.sh"]
 

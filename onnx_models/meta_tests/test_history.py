@@ -17,7 +17,7 @@ import pytest
 from packaging.version import Version
 
 from onnx_models import history, runs, states
-from onnx_models.cache import sha256_of
+from onnx_models.files import sha256_of
 from onnx_models.history import History
 from onnx_models.meta_tests import histories
 from onnx_models.meta_tests.histories import case, run, save

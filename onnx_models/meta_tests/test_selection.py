@@ -11,6 +11,7 @@ from rich.console import Console
 
 from onnx_models import catalog, selection
 from onnx_models.catalog import InputFact, Model
+from onnx_models.files import size_text
 from onnx_models.outcomes import UsageError
 
 MB = 1_000_000
@@ -121,7 +122,7 @@ def test_models_whose_operators_may_be_missing_are_told_apart() -> None:
     ("size", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (580_009_713_865, "580.0 GB")]
 )
 def test_sizes_are_decimal(size: int, text: str) -> None:
-    assert selection.size_text(size) == text
+    assert size_text(size) == text
 
 
 def test_the_table_prints_ids_and_shapes_whole() -> None:

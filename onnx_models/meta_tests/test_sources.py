@@ -15,9 +15,10 @@ import pytest
 from click.testing import CliRunner
 
 from onnx_models import catalog, sources
-from onnx_models.cache import keep, locked, place, sha256_of
+from onnx_models.cache import keep, locked, place
 from onnx_models.catalog import Model
 from onnx_models.cli import main
+from onnx_models.files import sha256_of
 from onnx_models.sources import SourceError, fetch
 
 SKELETONS = {model.path: model for model in catalog.load("skeletons")}

@@ -13,8 +13,9 @@ import pytest
 from rich.console import Console
 
 from onnx_models.cache import SourceError
+from onnx_models.files import describe, size_text
 from onnx_models.outcomes import UsageError
-from onnx_models.store import CorruptFile, Store, describe, size_text
+from onnx_models.store import CorruptFile, Store
 from onnx_models.upkeep import Entry, entries, parse_size, prune, table, verify
 
 

@@ -36,6 +36,7 @@ from onnx_models import (
 )
 from onnx_models.cache import OfflineError
 from onnx_models.cases import Case
+from onnx_models.files import write_atomic
 from onnx_models.inspection import with_file_facts
 from onnx_models.outcomes import (
     Expectation,
@@ -289,7 +290,7 @@ def _only_ours(folder: Path, settings: Settings) -> Iterator[Settings]:
     with FileLock(folder / ".reference-run.lock"):
         ours = marker.is_file() and marker.read_text(encoding="utf-8") == settings.run
         yield replace(settings, reuse=ours)
-        artifacts.write_atomic(marker, settings.run)
+        write_atomic(marker, settings.run)
 
 
 def _reference(case: Case, model_file: Path, settings: Settings, draw: Draw, *, retries: int) -> Reference:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from _pytest.junitxml import xml_key
 
-from onnx_models import artifacts, health, junit, prefetch, records, report, runs, update, zoo
+from onnx_models import health, junit, prefetch, records, report, runs, update, zoo
 from onnx_models.cases import Case
+from onnx_models.files import write_atomic
 from onnx_models.outcomes import SuiteError, Verdict
 from onnx_models.plugin.options import Run
 
@@ -130,7 +131,7 @@ class Recorder:
             elif option.dry_run:
                 text = update.diff(found.changes)
                 place = self.writer.path.with_suffix(".diff")
-                artifacts.write_atomic(place, text)
+                write_atomic(place, text)
                 self.report += [*text.splitlines(), f"diff: {place} (nothing written)"]
             else:
                 update.write(found.changes)
