@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import os
 import re
 import shutil
 import stat
@@ -19,7 +18,7 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -101,32 +100,6 @@ def extract(
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return target
-
-
-def external_data_escapes(folder: Path, locations: Iterable[str]) -> list[str]:
-    """The external data locations of a model that lead out of its folder, each with the reason.
-
-    A pure look at names and links; nothing is opened. Absolute paths, drive
-    letters, backslashes, `..` and links that end outside are refused, as are
-    files that are no regular files.
-
-    Args:
-        folder: the folder of the model file.
-        locations: the `location` entries of its tensors' external data.
-    """
-    root = Path(os.path.realpath(folder))
-    found = []
-    for location in sorted(set(locations)):
-        reason = _name_problem(location, Limits().name)
-        if not reason:
-            real = Path(os.path.realpath(root / location))
-            if root not in real.parents:
-                reason = f"is a link to {real}"
-            elif real.exists() and not real.is_file():
-                reason = "is no regular file"
-        if reason:
-            found.append(f"{location!r} {reason}")
-    return found
 
 
 def _unpack(archive: Path, folder: Path, keep: Callable[[str], bool], limits: Limits) -> None:

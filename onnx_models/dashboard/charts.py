@@ -64,9 +64,9 @@ def trend(rows: Sequence[Row], *, x: str, ordinal: bool, title: str, description
             "scale": {"domain": [0, 1]},
             "axis": {"format": ".0%", "title": "passed with proof"},
         },
-        "color": _scale("device", devices, SERIES, "color"),
+        "color": _scale("device", devices, SERIES),
     }
-    shape = {"shape": _scale("device", devices, SHAPES, "shape")}
+    shape = {"shape": _scale("device", devices, SHAPES)}
     spec = {
         "width": WIDTH,
         "height": 240,
@@ -155,7 +155,7 @@ def bars(rows: Sequence[Row], *, value: str, unit: str, title: str, description:
     return draw(spec, title=title, description=description)
 
 
-def _scale(field: str, domain: Sequence[str], values: Sequence[str], channel: str) -> dict[str, Any]:
+def _scale(field: str, domain: Sequence[str], values: Sequence[str]) -> dict[str, Any]:
     span = [values[k % len(values)] for k in range(len(domain))]
     legend = {"title": None, "orient": "bottom", "columns": 4, "symbolSize": 70, "labelLimit": 200}
     return {
