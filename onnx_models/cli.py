@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -43,6 +44,12 @@ class _Group(click.Group):
         except SuiteError as error:
             click.echo(f"error: {error}", err=True)
             raise click.exceptions.Exit(4 if isinstance(error, UsageError) else 1) from None
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # who reads has seen enough; click ends with 1
+                raise
+            where = error.filename or "the output"
+            click.echo(f"error: {where}: {error.strerror or error}", err=True)
+            raise click.exceptions.Exit(1) from None
 
 
 def _console() -> Console:

@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,7 +80,8 @@ class History:
             self.database.parent.mkdir(parents=True, exist_ok=True)
             self._lock.acquire()
             self.connection = _open(self.database)
-            self._synchronise(found)
+            with self._told():
+                self._synchronise(found)
         except Timeout:
             raise SuiteError(
                 f"{self.database}: another process is using it; try again when it is done"
@@ -98,22 +100,33 @@ class History:
 
     def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """The answer to a query."""
-        return self._answer(query, parameters).fetchall()
+        with self._told():
+            return self._answer(query, parameters).fetchall()
 
     def records(self, query: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
         """The same by column name."""
-        answer = self._answer(query, parameters)
-        names = [column[0] for column in answer.description]
-        return [dict(zip(names, row, strict=True)) for row in answer.fetchall()]
+        with self._told():
+            return _named(self._answer(query, parameters))
 
     def columns(self, query: str, parameters: Sequence[Any] = ()) -> dict[str, NDArray[Any]]:
         """The same as an array per column: millions of numbers; none may be NULL."""
-        answer = self._answer(query, parameters).fetchnumpy()
+        with self._told():
+            answer = self._answer(query, parameters).fetchnumpy()
         return {name: np.asarray(column) for name, column in answer.items()}
 
-    def _answer(self, query: str, parameters: Sequence[Any]) -> duckdb.DuckDBPyConnection:
+    def _answer(self, query: str, parameters: Sequence[Any] = ()) -> duckdb.DuckDBPyConnection:
         """A cursor of its own for each, so that one thread may ask while another reads."""
         return self.connection.cursor().execute(query, list(parameters))
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """The database's own faults, such as a full disk, in one line."""
+        import duckdb
+
+        try:
+            yield
+        except duckdb.Error as error:
+            raise _fault(self.database, error) from None
 
     def ask(self, query: str) -> list[dict[str, Any]]:
         """The answer to a query of a user.
@@ -129,7 +142,7 @@ class History:
                 raise UsageError("--sql takes one SELECT")
             # The tables are what a query may see, not the files of this machine; this cannot be undone.
             self.connection.execute("SET enable_external_access = false")
-            return self.records(query)
+            return _named(self._answer(query))
         except duckdb.Error as error:
             raise UsageError(f"--sql: {str(error).splitlines()[0]}") from None
 
@@ -168,14 +181,33 @@ class History:
         try:
             self.connection.execute("BEGIN")
             convert(self.connection, files, digests)
-            self.connection.execute("COMMIT")
         except (duckdb.Error, RecordError) as error:
             self.connection.execute("ROLLBACK")
             if len(files) > 1:
                 for file in files:
                     self._load([file], digests)
             else:
-                self.broken[files[0].name] = _explain(files[0], error)
+                self.broken[files[0].name] = self._explain(files[0], error)
+        else:
+            self.connection.execute("COMMIT")
+
+    def _explain(self, file: Path, error: Exception) -> str:
+        """Why a file was not taken, in the words of the strict reader where it finds the fault too.
+
+        Raises:
+            SuiteError: the fault is not the file's.
+        """
+        import duckdb
+
+        try:
+            runs.read(file)
+        except SuiteError as told:
+            return str(told)
+        if isinstance(error, (duckdb.IOException, duckdb.OutOfMemoryException)):
+            raise _fault(self.database, error)
+        if isinstance(error, duckdb.ConstraintException):
+            return f"{file.name}: a run of its id is there already"
+        return f"{file.name}: {str(error).splitlines()[0][:300]}"
 
     def _order(self) -> None:
         """Give each run its position, and find those that only fill in what an older release does."""
@@ -229,6 +261,7 @@ def _open(database: Path) -> duckdb.DuckDBPyConnection:
     """The database, made anew where it is of another layout or DuckDB, or damaged: all of it is derived."""
     import duckdb
 
+    last: Exception | None = None
     for _ in range(2):
         connection = None
         try:
@@ -236,13 +269,25 @@ def _open(database: Path) -> duckdb.DuckDBPyConnection:
             _limit(connection, database.parent)
             if _made_for_this(connection):
                 return connection
-        except duckdb.Error:
-            pass
+        except duckdb.Error as error:
+            last = error
         if connection is not None:
             connection.close()
         database.unlink(missing_ok=True)
         database.with_name(f"{database.name}.wal").unlink(missing_ok=True)
-    raise SuiteError(f"{database}: cannot be opened; remove {database.parent} and try again")
+    raise _fault(database, last)
+
+
+def _fault(database: Path, error: Exception | None) -> SuiteError:
+    why = str(error or "of another layout").splitlines()[0][:300]
+    return SuiteError(
+        f"{database}: cannot be used ({why}); free some space, or remove {database.parent}, and try again"
+    )
+
+
+def _named(answer: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
+    names = [column[0] for column in answer.description]
+    return [dict(zip(names, row, strict=True)) for row in answer.fetchall()]
 
 
 def _limit(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
@@ -263,15 +308,3 @@ def _made_for_this(connection: duckdb.DuckDBPyConnection) -> bool:
         connection.execute("INSERT INTO layout VALUES (?)", [LAYOUT])
         return True
     return connection.execute("SELECT number FROM layout").fetchall() == [(LAYOUT,)]
-
-
-def _explain(file: Path, error: Exception) -> str:
-    """Why a file was not taken, in the words of the strict reader where it finds the fault too."""
-    try:
-        runs.read(file)
-    except SuiteError as told:
-        return str(told)
-    text = str(error)
-    if "Constraint" in text or "Duplicate key" in text:
-        return f"{file.name}: a run of its id is there already"
-    return f"{file.name}: {text.splitlines()[0][:300]}"

@@ -6,6 +6,10 @@ import gzip
 import itertools
 import json
 import os
+import re
+import shlex
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -378,3 +382,33 @@ def test_a_query_sees_the_tables_and_no_files(folder: Path, tmp_path: Path) -> N
                 history.ask(query)
     finally:
         history.close()
+
+
+def limited(blocks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command whose files may not grow beyond so many kB: as a full disk, it fails in the middle."""
+    words = shlex.join([sys.executable, "-m", "onnx_models", *arguments])
+    return subprocess.run(
+        ["bash", "-c", f"ulimit -f {blocks}; exec {words}"], capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("blocks", [4, 16], ids=["no room for a database", "no room for its rows"])
+def test_a_full_disk_is_the_machines_fault_and_no_runs(tmp_path: Path, blocks: int) -> None:
+    for number in range(4):
+        save(tmp_path, run([case(f"zoo/{k}") for k in range(300)], number=number))
+    done = limited(blocks, "history", str(tmp_path), "--json")
+    assert done.returncode == 1
+    assert re.fullmatch(r"error: .*history\.duckdb: cannot be used \(.*\); free some space.*\n", done.stderr)
+    assert len(json.loads(limited(10**6, "history", str(tmp_path), "--json").stdout)) == 4
+
+
+@pytest.mark.parametrize("command", [["history"], ["dashboard", "-o", "site"]])
+def test_output_that_cannot_be_written_is_one_line(tmp_path: Path, command: list[str]) -> None:
+    save(tmp_path / "runs", run([case("zoo/a")]))
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        words = [sys.executable, "-m", "onnx_models", command[0], str(tmp_path / "runs"), *command[1:]]
+        done = subprocess.run(
+            words, stdout=full, stderr=subprocess.PIPE, text=True, check=False, cwd=tmp_path
+        )
+    assert done.returncode == 1
+    assert done.stderr == "error: the output: No space left on device\n"
