@@ -120,13 +120,17 @@ class History:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """The database's own faults, such as a full disk, in one line."""
+        """The database's own faults, such as a full disk, in one line; Ctrl-C as what it is."""
         import duckdb
 
         try:
             yield
         except duckdb.Error as error:
             raise _fault(self.database, error) from None
+        except RuntimeError as error:
+            if "interrupted" in str(error):  # what DuckDB makes of Ctrl-C in a query
+                raise KeyboardInterrupt from None
+            raise
 
     def ask(self, query: str) -> list[dict[str, Any]]:
         """The answer to a query of a user.

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import threading
@@ -412,3 +413,16 @@ def test_output_that_cannot_be_written_is_one_line(tmp_path: Path, command: list
         )
     assert done.returncode == 1
     assert done.stderr == "error: the output: No space left on device\n"
+
+
+def test_ctrl_c_in_a_query_is_no_fault(folder: Path) -> None:
+    save(folder, run([case("zoo/a")]))
+    opened = History(folder)
+    stop = threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT))
+    stop.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            opened.rows("SELECT max(range) FROM range(30000000000)")
+    finally:
+        stop.cancel()
+        opened.close()
