@@ -34,8 +34,11 @@ KINDS = {
 }
 """Each kind of change in words, in the order of a report."""
 
-POLICY = {"regressed": ("broken",), **{kind: (kind,) for kind in KINDS}}
-"""The words of `--fail-on` and the kinds that each stands for."""
+POLICY = {
+    "regressed": ("broken", "missing", "unanswered"),
+    **{kind: (kind,) for kind in KINDS},
+}
+"""The words of `--fail-on` and their kinds: what is no longer known to pass has regressed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

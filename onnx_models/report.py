@@ -31,7 +31,10 @@ _UNEXPECTED = (
 _ROWS = 50
 
 INCOMPLETE = "incomplete"
-"""The word of `report --fail-on` for a run that was cut off or says nothing of IREE."""
+"""The word of `report --fail-on` for a run that was cut off, is empty, or says nothing of IREE."""
+
+_JUDGES_THE_WHOLE = frozenset((INCOMPLETE, Verdict.REGRESSED.value))
+"""Of a run that is not whole nobody knows that nothing regressed."""
 
 
 def run_markdown(run: RunFile, against: Difference | None = None) -> str:
@@ -163,7 +166,7 @@ def fail_on(words: Iterable[str], run: RunFile) -> list[str]:
     wanted = frozenset(words)
     met = [case["id"] for case in run.cases if case["verdict"] in wanted]
     whole = run.footer["complete"] and not run.footer.get("host_broken") and run.cases
-    return met if whole or INCOMPLETE not in wanted else [f"run {run.id}", *met]
+    return met if whole or not wanted & _JUDGES_THE_WHOLE else [f"run {run.id}", *met]
 
 
 def as_json(run: RunFile) -> dict[str, Any]:

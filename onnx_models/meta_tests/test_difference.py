@@ -89,6 +89,8 @@ def test_each_change_has_its_kind(before: str, after: str) -> None:
     assert kinds(made(before), made(after)) == ({"cpu/zoo/m": kind} if kind else {})
     for word in KINDS:
         assert differ(made(before), made(after)).violates([word]) is (word == kind)
+    worse = kind in ("broken", "missing", "unanswered")
+    assert differ(made(before), made(after)).violates(["regressed"]) is worse
 
 
 def test_a_change_says_from_where_to_where_and_why() -> None:

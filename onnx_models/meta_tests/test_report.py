@@ -360,10 +360,11 @@ def test_the_exit_code_follows_the_policy(policy: str, code: int, tmp_path: Path
 )
 def test_a_run_that_says_nothing_can_fail_too(made: Any, tmp_path: Path) -> None:
     (file,) = runs.files(save(tmp_path / "runs", made()))
-    assert invoke("report", file, "--fail-on", "regressed").exit_code == 0
-    done = invoke("report", file, "--fail-on", "regressed,incomplete")
-    assert done.exit_code == 1
-    assert done.stderr == f"--fail-on regressed,incomplete: 1, the first is run {made().id}\n"
+    assert invoke("report", file, "--fail-on", "improved").exit_code == 0
+    for policy in ("regressed", "incomplete", "improved,incomplete"):
+        done = invoke("report", file, "--fail-on", policy)
+        assert done.exit_code == 1
+        assert done.stderr == f"--fail-on {policy}: 1, the first is run {made().id}\n"
 
 
 def test_a_report_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
