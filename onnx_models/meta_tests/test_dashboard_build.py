@@ -328,6 +328,32 @@ def test_a_fault_says_where_to_begin_and_what_passes(folder: Path, site: Path) -
     assert "Of its models pass 1 on hip, 1 on vulkan. Of its cases passed 2 until 3.0.0." in words
 
 
+def test_an_operators_rate_is_over_all_models_that_have_it(folder: Path, site: Path) -> None:
+    def of(name: str, device: str = "cpu", **more: Any) -> Any:
+        return case(f"zoo/{name}", device, operators={"Conv": 3, "Relu": 1}, **more)
+
+    before = [of("gone"), of("a")]
+    now = [
+        of("a"),
+        of("b", vacuous="one number"),
+        of("c", stage="compile", kind="error"),
+        of("d", verdict="skipped", stage="fetch"),
+        of("e", stage="run", kind="infrastructure"),
+        case("zoo/f", operators={"Relu": 1}),
+        of("a", "vulkan"),
+    ]
+    make(folder, site, run(before, release="3.0.0"), run(now, number=1, release="3.1.0"))
+    page = Reader(site / "operators.html")
+    rates = {row[0]: row[2:] for row in page.tables["operators"][1:]}
+    assert rates == {
+        "Conv": ["16.6 % 1 of 6", "100.0 % 1 of 1"],
+        "Relu": ["28.5 % 2 of 7", "100.0 % 1 of 1"],
+    }
+    uses = {row[0]: int(row[1].split()[0]) for row in page.tables["operators"][1:]}
+    share = (uses["Conv"] / 6 + uses["Relu"] * 2 / 7) / (uses["Conv"] + uses["Relu"])
+    assert f"Weighted by that use: cpu {percent(share)}, vulkan 100.0 %." in page.text
+
+
 HOSTILE = {
     "markup": "<script>alert(1)</script>",
     "attribute": '"><img src=x onerror=alert(1)>',
