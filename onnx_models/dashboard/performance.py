@@ -28,6 +28,9 @@ METRICS: dict[str, tuple[str, Callable[[float | None], str]]] = {
     "vmfb_bytes": ("module size", size),
 }
 
+ALWAYS_NEW = ("latency_s",)
+"""What `--benchmark` measures in each run, whatever stages it took over from an earlier one."""
+
 Numbers = NDArray[Any]
 
 Table = Mapping[str, Numbers]
@@ -55,7 +58,7 @@ def pages(site: Site) -> Iterator[Page]:
 
 def changes(site: Site) -> tuple[list[dict[str, Any]], int]:
     """The steps of all series in the recent runs, the largest first, and the length of the longest series."""
-    releases = {run["position"]: str(run["release"]) for run in site.snapshot.runs.values()}
+    runs = {run["position"]: run for run in site.snapshot.runs.values()}
     subjects = {each.key: each for each in site.snapshot.subjects}
     table = _measured(site)
     found: list[dict[str, Any]] = []
@@ -66,9 +69,7 @@ def changes(site: Site) -> tuple[list[dict[str, Any]], int]:
             for row in np.flatnonzero(stepping(values)):
                 subject = subjects.get(int(keys[row]))
                 if subject is not None:
-                    series = [
-                        (releases[int(k)], float(v)) for k, v in zip(places[row], values[row], strict=True)
-                    ]
+                    series = [(runs[int(k)], float(v)) for k, v in zip(places[row], values[row], strict=True)]
                     found += [
                         _change(subject, metric, series, step) for step in steps([v for _, v in series])
                     ]
@@ -76,28 +77,35 @@ def changes(site: Site) -> tuple[list[dict[str, Any]], int]:
     return found, longest
 
 
-def _change(subject: Subject, metric: str, values: list[tuple[str, float]], step: Step) -> dict[str, Any]:
+def _change(
+    subject: Subject, metric: str, values: list[tuple[Mapping[str, Any], float]], step: Step
+) -> dict[str, Any]:
     words, show = METRICS[metric]
+    since = values[step.index][0]
     return {
         "id": subject.id,
         "page": model_page(subject.model_id),
         "metric": words,
-        "since": values[step.index][0],
+        "since": f"{since['release']}, {since['started']:%Y-%m-%d}",
         "before": show(step.before),
         "after": show(step.after),
         "percent": 100 * step.share,
-        "values": values,
+        "values": [(str(run["release"]), value) for run, value in values],
         "unit": "seconds" if show is seconds else "bytes",
     }
 
 
 def _measured(site: Site) -> Table:
-    """What was timed in the recent runs, each case on the machine that ran it last, by case and age."""
-    columns = ", ".join(f"coalesce({metric}, 0)::DOUBLE AS {metric}" for metric in METRICS)
+    """What was measured in the recent runs, each case on the machine that ran it last, by case and age.
+
+    A stage that was not run again has its earlier time: no new measurement. A latency is always of its run.
+    """
+    new = {name: name if name in ALWAYS_NEW else f"CASE WHEN fresh THEN {name} END" for name in METRICS}
+    columns = ", ".join(f"coalesce({value}, 0)::DOUBLE AS {name}" for name, value in new.items())
     return site.history.columns(
         f"""WITH recent AS (
                 SELECT result.*, run.position AS place FROM result JOIN run ON run.key = result.run
-                WHERE fresh AND run.position > (SELECT max(position) FROM run) - ?),
+                WHERE (fresh OR latency_s > 0) AND run.position > (SELECT max(position) FROM run) - ?),
             newest AS (SELECT subject, arg_max(machine, place) AS machine FROM recent GROUP BY subject)
             SELECT subject, place, {columns} FROM recent JOIN newest USING (subject, machine)
             ORDER BY subject, place""",

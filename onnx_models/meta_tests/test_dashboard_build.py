@@ -354,6 +354,31 @@ def test_an_operators_rate_is_over_all_models_that_have_it(folder: Path, site: P
     assert f"Weighted by that use: cpu {percent(share)}, vulkan 100.0 %." in page.text
 
 
+def timed(number: int, compile_s: float, latency_s: float, *, reused: bool) -> RunFile:
+    """A run of one case with a compile time, taken over from an earlier run or not, and a latency."""
+    measured = {"median_s": latency_s, "mad_s": 0.0, "repetitions": 5, "invocations": 5, "command": []}
+    passed = case("zoo/a", benchmark={"set": "seeded-0", "threads": 2, "iree": measured})
+    for stage in passed["stages"]:
+        stage |= {"seconds": compile_s if stage["stage"] == "compile" else 1.0, "reused": reused}
+    return run([passed], number=number, release="3.1.0")
+
+
+@pytest.mark.parametrize("reused", [False, True])
+def test_a_lasting_change_is_named_and_a_time_taken_over_is_none(
+    folder: Path, site: Path, reused: bool
+) -> None:
+    """Planted: from the seventh run on a compile time of 5 instead of 2 s, and half the latency."""
+    steps = [(2.0, 0.1)] * 6 + [(5.0, 0.05)] * 3
+    noise = [1.0, 1.004, 0.997, 1.002]
+    files = [timed(k, c * noise[k % 4], t * noise[-k % 4], reused=reused) for k, (c, t) in enumerate(steps)]
+    make(folder, site, *files)
+    rows = Reader(site / "performance.html").tables["changes"][1:]
+    expected = [["cpu/zoo/a", "latency", "3.1.0, 2026-01-07", "-50 %"]]
+    if not reused:
+        expected.insert(0, ["cpu/zoo/a", "compile time", "3.1.0, 2026-01-07", "+150 %"])
+    assert [[*row[:3], row[5]] for row in rows] == expected
+
+
 HOSTILE = {
     "markup": "<script>alert(1)</script>",
     "attribute": '"><img src=x onerror=alert(1)>',
