@@ -33,13 +33,16 @@ def explain(case: str, runs: Sequence[Run], wanted: Sequence[str] = ()) -> list[
     ordered = sorted(runs, key=lambda run: str(run[0]["started"]))
     known = {str(row["id"]) for _, rows, _ in ordered for row in rows}
     ids = [case] if case in known else sorted(each for each in known if each.partition("/")[2] == case)
+    near = sorted({each.partition("/")[2] for each in known if case in each})
+    if not ids and len(near) == 1:  # a word, as for -k
+        ids = sorted(each for each in known if each.partition("/")[2] == near[0])
     if not ids:
-        return _unrun(case, len(ordered), wanted)
+        return _unrun(case, len(ordered), wanted, near)
     told = [_case(each, ordered, wanted) for each in ids]
     return [*told[0], *(line for lines in told[1:] for line in ("", *lines))]
 
 
-def _unrun(case: str, records: int, wanted: Sequence[str]) -> list[str]:
+def _unrun(case: str, records: int, wanted: Sequence[str], near: Sequence[str]) -> list[str]:
     """What the catalogue and the lists say of a case that no record has."""
     device, _, rest = case.partition("/")
     name = rest if device in devices.names() else case
@@ -47,10 +50,12 @@ def _unrun(case: str, records: int, wanted: Sequence[str]) -> list[str]:
     models = catalog.load(collection) if collection in catalog.collections() else ()
     model = next((each for each in models if each.id == name), None)
     if model is None:
-        raise SuiteError(
-            f"{case}: in none of {records} records and in no catalogue; "
-            "ids look like cpu/wheels/magika/NAME, and onnx-models list has them"
-        )
+        near = near or [
+            each.id for name in catalog.collections() for each in catalog.load(name) if case in each.id
+        ]
+        more = ", ..." if len(near) > 3 else ""
+        hint = f"there is {', '.join(near[:3])}{more}" if near else "onnx-models list --all has the models"
+        raise SuiteError(f"{case}: in none of {records} records and in no catalogue; {hint}")
     lines = [name, f"record     in none of {records} records: run pytest -k '{model.path}'"]
     lines += [f"bytes      {model.bytes or 'unknown'}", f"source     {model.source['type']}"]
     for what in ("import", "compile", "run"):

@@ -199,8 +199,8 @@ def _cases(parts: Sequence[RunFile], prefer_last: bool) -> tuple[Mapping[str, An
         for case in part.cases:
             if case["id"] in by_id and not prefer_last:
                 raise MergeError(
-                    f"case {case['id']} is in the runs {origin[case['id']]} and {part.id}: "
-                    "--prefer-last takes the later one"
+                    f"case {case['id']} is in the runs {origin[case['id']]} and {part.id}: merge two runs "
+                    "one by one, or take the later of a repeated part with --prefer-last"
                 )
             # Times are compared on one machine only, so each case keeps its own.
             by_id[case["id"]] = {"machine": machine} | dict(case)

@@ -129,7 +129,10 @@ def test_a_case_without_a_record_is_told_by_the_catalogue_and_the_lists(
         assert ended.output.count(" expected to ") == devices
     ended = CliRunner().invoke(main, ["explain", "cpu/wheels/none"])
     assert ended.exit_code == 1
-    assert "in no catalogue; ids look like" in ended.output
+    assert ended.output.endswith("in no catalogue; onnx-models list --all has the models\n")
+    ended = CliRunner().invoke(main, ["explain", "magika"])
+    assert ended.exit_code == 1
+    assert ended.output.endswith("in no catalogue; there is wheels/magika/standard_v3_3\n")
 
 
 def test_an_exact_name_selects_that_model_only() -> None:

@@ -129,6 +129,7 @@ def test_adopt_hold_edit_and_fix(tmp_path: Path) -> None:
     loop.run(code=0)
 
     story = loop.command("explain", "cpu/tiny/gru", "record.jsonl")
+    assert loop.command("explain", "gru", "record.jsonl") == story
     for words in ("expected-failure", "signature  illegal-op:onnx.GRU", "why = ", "iree-compile", "log  "):
         assert words in story, story
 

@@ -115,7 +115,8 @@ MIXED: dict[str, tuple[Callable[[], list[RunFile]], str]] = {
     "twice": (lambda: [part(CASES, 1), part(CASES, 1)], "run r1 is there twice"),
     "case twice": (
         lambda: [part(CASES[:3], 1), part(CASES[2:], 2)],
-        "case cpu/zoo/c is in the runs r1 and r2: --prefer-last takes the later one",
+        "case cpu/zoo/c is in the runs r1 and r2: merge two runs one by one, or take the later of "
+        "a repeated part with --prefer-last",
     ),
     "splits": (lambda: [part(CASES[:3], 1, 2), part(CASES[3:], 2, 3)], "parts of 2 and of 3 shards"),
     "no such shard": (lambda: [part(CASES[:3], 1, 2), part(CASES[3:], 3, 2)], "shard 3 of 2"),
