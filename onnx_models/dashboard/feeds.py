@@ -11,7 +11,8 @@ from xml.etree import ElementTree
 
 from onnx_models.dashboard.render import Site, model_page, percent
 from onnx_models.dashboard.site import Page, file_name
-from onnx_models.dashboard.snapshot import Point, Subject
+from onnx_models.dashboard.snapshot import Subject
+from onnx_models.dashboard.trends import Point
 from onnx_models.junit import legal
 
 VERSION = 1

@@ -8,7 +8,7 @@ from typing import Any
 from onnx_models.dashboard import charts
 from onnx_models.dashboard.render import Site
 from onnx_models.dashboard.site import Page
-from onnx_models.dashboard.snapshot import Point
+from onnx_models.dashboard.trends import Point
 from onnx_models.history import version_key
 
 LISTED = 40

@@ -1,0 +1,107 @@
+"""Pass rates over runs and over releases: the points of the trends."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from packaging.version import InvalidVersion, Version
+
+from onnx_models.history import STATES, History, version_key
+
+Tallies = Mapping[tuple[int, str], Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A device's numbers in one run or release, for the trends."""
+
+    device: str
+    run: int
+    release: str
+    started: datetime
+    counts: Mapping[str, int]
+
+
+def tally(history: History) -> dict[tuple[int, str], dict[str, int]]:
+    """By run and device, how many cases are in each state, and `total`."""
+    rows = history.rows(
+        """SELECT run, device, state::TEXT, count(*) FROM result JOIN subject ON subject.key = result.subject
+           GROUP BY ALL"""
+    )
+    found: dict[tuple[int, str], dict[str, int]] = defaultdict(lambda: dict.fromkeys((*STATES, "total"), 0))
+    for run, device, state, number in rows:
+        found[run, device][state] += number
+        found[run, device]["total"] += number
+    return dict(found)
+
+
+def over_runs(
+    device: str,
+    tested: Sequence[Mapping[str, Any]],
+    runs: Mapping[int, Mapping[str, Any]],
+    tallies: Tallies,
+) -> list[Point]:
+    """A point per run, by date; runs that only fill in what an older release does are left out."""
+    points: list[Point] = []
+    known, catalogue = 0, ""
+    for row in sorted(tested, key=lambda each: runs[each["run"]]["started"]):
+        run = runs[row["run"]]
+        counts = tallies.get((row["run"], device))
+        if not run["trend"] or counts is None:
+            continue
+        known = max(known, counts["total"]) if run["catalogue"] == catalogue else counts["total"]
+        catalogue = run["catalogue"]
+        points.append(_point(device, run, counts, known))
+    return points
+
+
+def over_releases(
+    device: str,
+    tested: Sequence[Mapping[str, Any]],
+    runs: Mapping[int, Mapping[str, Any]],
+    tallies: Tallies,
+) -> list[Point]:
+    """A point per release, the largest newest run of it; builds of one release in the making are one."""
+    chosen: dict[str, tuple[int, int]] = {}
+    for row in tested:
+        counts = tallies.get((row["run"], device))
+        if counts is None:
+            continue
+        line = base_release(runs[row["run"]]["release"])
+        # A later run of a few models, at somebody's desk, does not stand for the release.
+        most = tallies[chosen[line][1], device]["total"] if line in chosen else 0
+        if counts["total"] * 10 >= most * 9:
+            chosen[line] = (runs[row["run"]]["position"], row["run"])
+    known = 0
+    points = []
+    for line in sorted(chosen, key=version_key):
+        counts = tallies[chosen[line][1], device]
+        known = counts["total"]
+        points.append(_point(device, runs[chosen[line][1]], counts, known, line))
+    return points
+
+
+def _point(
+    device: str, run: Mapping[str, Any], counts: Mapping[str, int], known: int, release: str = ""
+) -> Point:
+    missing = max(0, known - counts["total"])
+    whole = dict(counts) | {"missing": missing, "total": counts["total"] + missing}
+    return Point(
+        device=device,
+        run=run["key"],
+        release=release or run["release"],
+        started=run["started"],
+        counts=whole,
+    )
+
+
+def base_release(release: str) -> str:
+    """`3.13.0` of `3.13.0rc20261016`; a build without a version is its own release."""
+    try:
+        return Version(release).base_version
+    except InvalidVersion:
+        return release
