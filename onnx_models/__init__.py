@@ -86,7 +86,7 @@ imports only from those above it. Those that are set in serve one of the others;
     explain             everything known of one case
       environments      a virtual environment per published release (releases.toml)
     releases            one selection under several releases
-    plugin              pytest options, fixtures and hooks
+    plugin              pytest hooks (options, fixtures, recorder)
       cli_options       options that several commands share
       cli_dashboard     the commands about the history
       cli_releases      the commands about releases and their toolchains

@@ -55,6 +55,9 @@ class Run:
     environment: Environment | None = None
 
 
+RUN = pytest.StashKey[Run]()
+
+
 def add_options(parser: pytest.Parser) -> None:
     """Declare the options; `pytest --help` shows them under "ONNX models"."""
     group = parser.getgroup("onnx_models", "ONNX models")
