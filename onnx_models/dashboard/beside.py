@@ -7,6 +7,7 @@ threads hold at that moment does no harm, for the child fills in templates, writ
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import sys
 import warnings
@@ -43,7 +44,8 @@ def written(
         return
     fork = multiprocessing.get_context("fork")
     receiver, sender = fork.Pipe(duplex=False)
-    child = fork.Process(target=_work, args=(sender, drafts, everywhere, folder), daemon=True)
+    ends = receiver, sender
+    child = fork.Process(target=_work, args=(ends, drafts, everywhere, folder), daemon=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of the fork, from Python 3.12 on
         child.start()
@@ -66,10 +68,23 @@ def _received(receiver: Connection, folder: Path) -> Iterator[Put]:
     yield from done
 
 
-def _work(sender: Connection, drafts: Sequence[Draft], everywhere: Mapping[str, Any], folder: Path) -> None:
+def _work(
+    ends: tuple[Connection, Connection],
+    drafts: Sequence[Draft],
+    everywhere: Mapping[str, Any],
+    folder: Path,
+) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the build's, which ends this process too
+    receiver, sender = ends
+    receiver.close()  # or sending would wait for ever, once the build was killed
+    build = os.getppid()
+    done = []
     try:
         writer = Writer(folder)
-        sender.send([writer.put(finish(draft, everywhere)) for draft in drafts])
+        for draft in drafts:
+            if os.getppid() != build:  # killed; another build may be writing here by now
+                return
+            done.append(writer.put(finish(draft, everywhere)))
+        sender.send(done)
     except SuiteError as error:
         sender.send(error)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from onnx_models.dashboard import beside, feeds, model_pages
@@ -105,3 +108,32 @@ def test_a_draft_that_cannot_be_filled_in_is_no_silent_gap(
     with pytest.raises(SuiteError, match="build again"):
         make(tmp_path / "site")
     assert "no.html" in capfd.readouterr().err
+
+
+def test_nothing_is_written_for_a_build_that_was_killed(tmp_path: Path) -> None:
+    """Each page takes long here; after a kill -9 of the build no more may appear, and no process stay."""
+    save(tmp_path / "runs", run([case(f"wheels/{name}") for name in "abcdefgh"]))
+    script = f"""
+import os, signal, time
+from pathlib import Path
+from onnx_models.dashboard import beside, build, feeds
+finish = beside.finish
+def slow(draft, everywhere):
+    print(os.getpid(), flush=True)
+    time.sleep(0.3)
+    return finish(draft, everywhere)
+def die(site):
+    time.sleep(0.7)
+    os.kill(os.getpid(), signal.SIGKILL)
+beside.finish, beside.MANY, feeds.pages = slow, 2, die
+build.build(Path({str(tmp_path / "runs")!r}), Path({str(tmp_path / "site")!r}))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL
+    second = int(done.stdout.split()[0])
+    for _ in range(100):
+        if not psutil.pid_exists(second):
+            break
+        time.sleep(0.1)
+    assert not psutil.pid_exists(second)
+    assert 0 < len(list((tmp_path / "site" / "models").rglob("*.html"))) < 8
