@@ -297,7 +297,7 @@ def test_the_run_gets_its_inputs_as_words(tmp_path: Path, env: dict[str, str], w
     assert ("--iree" in words) == (wanted[0] == "--iree")
 
 
-@pytest.mark.parametrize(("code", "ends"), [(0, 0), (1, 0), (2, 2), (3, 3), (4, 4), (5, 5), (70, 70)])
+@pytest.mark.parametrize(("code", "ends"), [(0, 0), (1, 0), (2, 2), (3, 3), (4, 4), (5, 0), (70, 70)])
 def test_only_a_result_ends_a_shard_in_green(tmp_path: Path, code: int, ends: int) -> None:
     tools = {".venv/bin/python": f"exit {code}"}
     done = shell(script_of("conformance.yml", "run", "Run the models"), tmp_path, tools, **RUN)
