@@ -236,7 +236,7 @@ def test_the_change_is_against_the_result_before(folder: Path, site: Path) -> No
     after = [case("zoo/a"), case("zoo/b", stage="import", kind="crash"), case("zoo/c"), case("zoo/d")]
     make(folder, site, run(before), run(after, number=1, release="3.1.0"))
     page = Reader(site / "index.html")
-    assert page.tables["devices"][1][2:4] == ["75.0 %", "+25.0"]
+    assert page.tables["devices"][1][2:4] == ["75.0 %", "+25.0from 3.0.0"]
     changed = {
         key: [row[0] for row in rows[1:]] for key, rows in page.tables.items() if key.startswith("change-")
     }
