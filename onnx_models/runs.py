@@ -6,6 +6,7 @@ whole or not at all, and never again.
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import json
@@ -26,6 +27,9 @@ from onnx_models.record_lines import brief
 from onnx_models.records import RecordError
 
 SUFFIX = ".jsonl.gz"
+
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+"""What a file system says that has no hard links, as on a USB stick or a share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +153,14 @@ def _link(data: bytes, target: Path) -> None:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
         Path(name).chmod(0o644)
-        os.link(name, target)  # unlike a rename, fails when another process was faster
+        try:
+            os.link(name, target)  # unlike a rename, fails when another process was faster
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            if target.exists():
+                raise FileExistsError from None
+            Path(name).replace(target)
     finally:
         Path(name).unlink(missing_ok=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 from collections.abc import Iterator
@@ -313,7 +314,15 @@ def test_noise_is_refused(noise: bytes, packed: bool, after: int, tmp_path: Path
     refusal(tmp_path / "r.jsonl")
 
 
-def test_a_run_is_written_once_and_its_bytes_do_not_change(tmp_path: Path) -> None:
+@pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
+def test_a_run_is_written_once_and_its_bytes_do_not_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    if not links:
+        monkeypatch.setattr("os.link", refuse)
     run = small()
     file = runs.write(run, tmp_path / "new" / "runs")
     assert file.name == f"{run.id}.jsonl.gz"
