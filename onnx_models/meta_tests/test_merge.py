@@ -229,6 +229,14 @@ def test_a_job_that_was_run_again_replaces_its_first_try(gone: dict[str, Any]) -
             merge([first, other, again], prefer_last=True)
 
 
+def test_a_part_that_was_to_test_another_device_too_is_not_replaced() -> None:
+    """It was cut off before its second device; a later part of the first device does not stand for that one."""
+    cut = run([case("zoo/a")], run="r0", devices=("cpu", "cuda"), complete=False)
+    again = run([case("zoo/a")], number=1, run="r1", devices=("cpu",))
+    with pytest.raises(MergeError, match="run r0 is incomplete"):
+        merge([cut, again], prefer_last=True)
+
+
 def test_hostile_names_are_one_line() -> None:
     one, other = halves(release="x\n\x1b[31m\u202e" + "y" * 10_000)
     with pytest.raises(MergeError) as caught:
