@@ -230,7 +230,7 @@ def test_a_job_that_was_run_again_replaces_its_first_try(gone: dict[str, Any]) -
 
 
 def test_a_part_that_was_to_test_another_device_too_is_not_replaced() -> None:
-    """It was cut off before its second device; a later part of the first device does not stand for that one."""
+    """It was cut off before its second device, for which a later part of the first one does not stand."""
     cut = run([case("zoo/a")], run="r0", devices=("cpu", "cuda"), complete=False)
     again = run([case("zoo/a")], number=1, run="r1", devices=("cpu",))
     with pytest.raises(MergeError, match="run r0 is incomplete"):
