@@ -243,6 +243,36 @@ def test_the_change_is_against_the_result_before(folder: Path, site: Path) -> No
     assert changed == {"change-1": ["cpu/zoo/b"], "change-2": ["cpu/zoo/c"]}
 
 
+ANSWERS = ("passed", "vacuous", "failed")
+CHANGES = {
+    ("passed", "failed"): "broken",
+    ("vacuous", "failed"): "broken",
+    ("failed", "passed"): "fixed",
+    ("failed", "vacuous"): "fixed",
+    **{(before, "missing"): "missing" for before in (*ANSWERS, "skipped", "error")},
+}
+
+
+@pytest.mark.parametrize("before", [*ANSWERS, "skipped", "error", "missing"])
+@pytest.mark.parametrize("now", [*ANSWERS, "skipped", "error", "missing"])
+def test_only_answers_are_held_against_each_other(before: str, now: str) -> None:
+    """What a broken machine said, or a skip, makes nothing newly broken, and nothing fixed."""
+
+    def result(state: str) -> snapshot.Result:
+        return snapshot.Result(state=state, stage="run" if state == "failed" else "")
+
+    subject = snapshot.Subject(
+        key=0,
+        id="cpu/zoo/a",
+        model="a",
+        collection="zoo",
+        device="cpu",
+        now=result(now),
+        before=result(before),
+    )
+    assert subject.change == CHANGES.get((before, now), "")
+
+
 def test_a_run_of_a_broken_machine_changes_no_number(folder: Path, site: Path) -> None:
     make(folder, site, run([case("zoo/a")]))
     assert Reader(site / "index.html").tables["devices"][1][2] == "100.0 %"
