@@ -88,7 +88,9 @@ class History:
             ) from None
         except OSError as error:
             self._lock.release()
-            raise SuiteError(f"{self.database}: cannot be written ({error.strerror})") from None
+            raise SuiteError(
+                f"{self.database}: cannot be written ({error.strerror}); copy the runs to one that can be"
+            ) from None
         except BaseException:
             self._lock.release()
             raise

@@ -409,6 +409,34 @@ def test_a_lasting_change_is_named_and_a_time_taken_over_is_none(
     assert [[*row[:3], row[5]] for row in rows] == expected
 
 
+def test_times_of_two_machines_are_no_change(folder: Path, site: Path) -> None:
+    """The newest three runs are of a machine half as fast; the series is theirs alone, and so too short."""
+    files = []
+    for k, seconds in enumerate([2.0] * 6 + [4.0] * 3):
+        made = timed(k, seconds, seconds / 20, reused=False)
+        line = dict(made.cases[0]) | {"machine": "slow" if seconds > 2 else "fast"}
+        files.append(run([line], number=k, release="3.1.0"))
+    make(folder, site, *files)
+    page = Reader(site / "performance.html")
+    assert "changes" not in page.tables
+    assert (
+        "A change needs at least 8 measured runs on one machine; the longest series here has 3." in page.text
+    )
+
+
+def test_a_flake_is_of_one_build_on_one_machine(folder: Path, site: Path) -> None:
+    fault = {"stage": "run", "kind": "timeout"}
+    files = [
+        run([case("zoo/fixed", **fault), case("zoo/flaky"), case("zoo/moved", machine="a")]),
+        run([case("zoo/fixed"), case("zoo/flaky")], number=1, release="3.1.0"),
+        run([case("zoo/flaky", **fault), case("zoo/tried", verdict="flaky")], number=2, release="3.1.0"),
+        run([case("zoo/moved", machine="b", **fault)], number=3),
+    ]
+    make(folder, site, *files)
+    rows = Reader(site / "flakes.html").tables["flakes"][1:]
+    assert {row[0] for row in rows} == {"cpu/zoo/flaky", "cpu/zoo/tried"}
+
+
 HOSTILE = {
     "markup": "<script>alert(1)</script>",
     "attribute": '"><img src=x onerror=alert(1)>',
