@@ -65,24 +65,26 @@ def over_releases(
     runs: Mapping[int, Mapping[str, Any]],
     tallies: Tallies,
 ) -> list[Point]:
-    """A point per release, the largest newest run of it; builds of one release in the making are one."""
-    chosen: dict[str, tuple[int, int]] = {}
+    """A point per release, the newest full run of it; builds of one release in the making are one.
+
+    What that run lacks of the cases of an earlier one, under the same catalogue, is missing.
+    """
+    chosen: dict[str, Mapping[str, Any]] = {}
+    known: dict[str, int] = {}
     for row in tested:
-        counts = tallies.get((row["run"], device))
+        run, counts = runs[row["run"]], tallies.get((row["run"], device))
         if counts is None:
             continue
-        line = base_release(runs[row["run"]]["release"])
+        line = base_release(run["release"])
+        most, total = known.get(line, 0), counts["total"]
         # A later run of a few models, at somebody's desk, does not stand for the release.
-        most = tallies[chosen[line][1], device]["total"] if line in chosen else 0
-        if counts["total"] * 10 >= most * 9:
-            chosen[line] = (runs[row["run"]]["position"], row["run"])
-    known = 0
-    points = []
-    for line in sorted(chosen, key=version_key):
-        counts = tallies[chosen[line][1], device]
-        known = counts["total"]
-        points.append(_point(device, runs[chosen[line][1]], counts, known, line))
-    return points
+        if total * 10 >= most * 9:
+            same = line in chosen and chosen[line]["catalogue"] == run["catalogue"]
+            chosen[line], known[line] = run, max(most, total) if same else total
+    return [
+        _point(device, chosen[line], tallies[chosen[line]["key"], device], known[line], line)
+        for line in sorted(chosen, key=version_key)
+    ]
 
 
 def _point(

@@ -437,6 +437,33 @@ def test_a_flake_is_of_one_build_on_one_machine(folder: Path, site: Path) -> Non
     assert {row[0] for row in rows} == {"cpu/zoo/flaky", "cpu/zoo/tried"}
 
 
+def test_faults_are_by_what_they_stop(folder: Path, site: Path) -> None:
+    """By models first: a fault of one model on many devices stops less than one of two models."""
+
+    def of(name: str, device: str, fault: str) -> Any:
+        return case(f"zoo/{name}", device, stage="compile", kind="error", signature=fault)
+
+    cases = [of("a", "cpu", "a-one"), of("b", "cpu", "z-two"), of("c", "cpu", "z-two")]
+    cases += [of("d", device, "m-wide") for device in ("cpu", "hip", "vulkan")]
+    make(folder, site, run(cases))
+    rows = Reader(site / "failures.html").tables["faults"][1:]
+    assert [(row[0].removesuffix("error in compile"), *row[2:4]) for row in rows] == [
+        ("z-two", "2", "2"),
+        ("m-wide", "1", "3"),
+        ("a-one", "1", "1"),
+    ]
+
+
+def test_a_few_models_at_a_desk_do_not_stand_for_a_release(folder: Path, site: Path) -> None:
+    whole = [case(f"zoo/{name}") for name in "abcdefghij"]
+    desk = run([case("zoo/a", stage="run", kind="error")], number=1)
+    again = run([*whole[:8], case("zoo/i", stage="run", kind="error")], number=3, release="3.1.0")
+    make(folder, site, run(whole), desk, run(whole, number=2, release="3.1.0"), again)
+    rows = Reader(site / "index.html").tables["releases"][1:]
+    # Nine of ten are a full run, whose missing case counts; one of ten is none.
+    assert [(row[0], row[1].split()[0]) for row in rows] == [("3.1.0", "80.0"), ("3.0.0", "100.0")]
+
+
 HOSTILE = {
     "markup": "<script>alert(1)</script>",
     "attribute": '"><img src=x onerror=alert(1)>',
