@@ -155,6 +155,32 @@ def test_the_data_say_what_the_pages_say(folder: Path, site: Path, seed: int) ->
         assert {c["case"]: c["state"] for c in cases if c["device"] == row["device"]} == expected
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_compared_is_each_result_of_each_run(folder: Path, site: Path, seed: int) -> None:
+    """As `static/compare.js` reads it: a character per case, a space or nothing for none."""
+    files = histories.shuffled(seed)
+    make(folder, site, *files)
+    data = site / "data" / "compare"
+    index = json.loads((data / "index.js").read_text("utf-8").removeprefix("const COMPARE = ").rstrip(";\n"))
+    names = [f"{index['devices'][d]}/{index['models'][m][0]}" for m, d in index["subjects"]]
+    states = {"P": "passed", "V": "vacuous", "S": "skipped", "E": "error", " ": ""}
+    found, expected = {}, {}
+    for listed in index["runs"]:
+        letters, faults = json.loads(
+            (data / listed["file"]).read_text("utf-8").partition(" = ")[2].rstrip(";\n")
+        )
+        for name, letter in zip(names, letters, strict=False):
+            if letter != " ":
+                failed = letter not in states
+                found[listed["id"], name] = faults[ord(letter) - 0x4E00] if failed else states[letter]
+    for file in files:
+        for line in file.cases:
+            words = f"{line['stage']}: {line['signature'] or line['kind']}"
+            told = histories.state(line)
+            expected[file.id, line["id"]] = words if told == "failed" else told
+    assert found == expected
+
+
 def test_the_funnel_counts_who_got_through_each_stage(folder: Path, site: Path) -> None:
     stopped = [case(f"zoo/{s}{k}", stage=s, kind="error") for s in histories.STAGES[2:] for k in range(3)]
     fine = [case("zoo/a"), case("zoo/b", vacuous="v"), case("zoo/c", verdict="skipped", stages=[])]
