@@ -121,6 +121,12 @@ def held(folder: CaseFolder, *, whole: bool) -> Iterator[None]:
         lock.release()
 
 
+TAKES_NOTHING = 'case "${1:-}" in "") ;; *) echo "usage: $0" >&2; exit 2;; esac'
+"""The line of `commands.sh` that refuses arguments."""
+
+TAKES_BENCHMARK = 'case "${1:-}" in ""|--benchmark) ;; *) echo "usage: $0 [--benchmark]" >&2; exit 2;; esac'
+
+
 def require_writable(root: Path) -> None:
     """Make the artifacts folder and write to it once, before any work is done for it.
 

@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 from filelock import FileLock
 
-from onnx_models import latency, machine, tools
+from onnx_models import artifacts, latency, machine, tools
 from onnx_models.artifacts import CaseFolder
 from onnx_models.cases import Case
 from onnx_models.files import write_atomic
@@ -242,6 +242,7 @@ class _Measurement:
     def _write_script(self, iree: _Side, peer: _Side | None) -> None:
         """Let `commands.sh --benchmark` repeat one turn of each, after all else."""
         text = self.folder.script.read_text(encoding="utf-8").partition(_PART)[0]
+        text = text.replace(artifacts.TAKES_NOTHING, artifacts.TAKES_BENCHMARK)
         lines = ['if [ "${1:-}" = --benchmark ]; then', f"  {shlex.join(iree.command)}"]
         if peer:
             asked, told = (Path(word).name for word in peer.command)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +118,19 @@ def _selected(text: tuple[str, ...], max_bytes: str | None, cache: Path, **filte
     return models
 
 
+def _asked(filters: Mapping[str, Any]) -> bool:
+    return any(value not in ((), None) for key, value in filters.items() if key != "cache")
+
+
+def _nothing(text: Sequence[str]) -> str:
+    """Why a selection is empty, with names that are nearly those that were given."""
+    ids = [model.id for name in catalog.collections() for model in catalog.load(name)]
+    strange = [word for word in text if not any(word in each for each in ids)]
+    near = [each for word in strange for each in selection.near(word, ids)][:3]
+    hint = f"there is {', '.join(near)}" if near else "drop a word or a filter"
+    return f"no model fits: {hint}"
+
+
 @main.command("list")
 @_selecting
 @click.option("--all", "everything", is_flag=True, help="every model, where nothing is asked for")
@@ -127,8 +140,7 @@ def _selected(text: tuple[str, ...], max_bytes: str | None, cache: Path, **filte
 def list_models(as_json: bool, everything: bool, **filters: Any) -> None:
     """List the models whose ids hold TEXT (words or globs) and that the filters choose."""
     models = _selected(**filters)
-    asked = any(value not in ((), None) for key, value in filters.items() if key != "cache")
-    if not (as_json or asked or everything):
+    if not (as_json or _asked(filters) or everything):
         for name in catalog.collections():
             click.echo(f"{name:<14} {selection.totals([m for m in models if m.collection == name])}")
         click.echo("name a --collection or a filter to see models, or give --all")
@@ -136,6 +148,8 @@ def list_models(as_json: bool, everything: bool, **filters: Any) -> None:
     if as_json:
         click.echo(selection.as_json(models))
         return
+    if not models:
+        raise UsageError(_nothing(filters["text"]))
     _console().print(selection.table(models))
     unknown = selection.operators_unknown(models)
     if filters["op"] and unknown:
@@ -144,14 +158,21 @@ def list_models(as_json: bool, everything: bool, **filters: Any) -> None:
 
 @main.command("fetch")
 @_selecting
+@click.option("--all", "everything", is_flag=True, help="every model, where nothing is asked for")
 @click.option("--dry-run", is_flag=True, help="say what would be downloaded, and how much")
 @click.option("--no-test-data", is_flag=True, help="leave the stored data sets out")
 @click.option("--jobs", type=click.IntRange(1, 32), default=4, show_default=True, help="downloads at a time")
-def fetch_models(dry_run: bool, no_test_data: bool, jobs: int, cache: Path, **filters: Any) -> None:
+def fetch_models(
+    dry_run: bool, no_test_data: bool, jobs: int, everything: bool, cache: Path, **filters: Any
+) -> None:
     """Fetch the models whose ids hold TEXT and that the filters choose, with their stored data sets."""
+    if not (_asked(filters) or everything or dry_run):
+        raise UsageError(
+            "name what to fetch, give a --collection or a filter, or --all; --dry-run says its size"
+        )
     models = _selected(cache=cache, **filters)
     if not models:
-        raise UsageError("no model is selected: try `onnx-models list` with the same words")
+        raise UsageError(_nothing(filters["text"]))
     files = tuple(zoo.files(models, test_data=not no_test_data))
     others = [model for model in models if model.source["type"] not in zoo.TYPES]
     planned = prefetch.plan(files, cache)

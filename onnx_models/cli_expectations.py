@@ -19,7 +19,7 @@ from onnx_models.update import Run
 RECORDS = Path("artifacts") / "runs"
 """Where a run of pytest in the current folder puts its record."""
 
-_RUNS = click.argument("runs", nargs=-1, type=click.Path(path_type=Path), metavar="RUN.jsonl...")
+_RUNS = click.argument("runs", nargs=-1, type=click.Path(path_type=Path), metavar="[RUN.jsonl...]")
 _LISTS = click.option(
     "--expectations",
     "lists",
@@ -60,6 +60,7 @@ def update_command(runs: tuple[Path, ...], lists: tuple[str, ...], dry_run: bool
 @click.option("--iree", default="3.13.0", show_default=True, help="the version to check for")
 def check_command(lists: tuple[str, ...], iree: str) -> None:
     """Check every list: form, dates, version ranges, and that each entry names a model."""
+    expectations.reject_strangers(lists, ())
     known = {
         name: expectations.load(lists, Circumstances.of(iree=iree, device=name)) for name in devices.names()
     }

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
 import click
+from packaging.version import InvalidVersion
 
 from onnx_models import difference, difference_report, junit, report, runs
+from onnx_models.environments import release_name, release_order
 from onnx_models.files import write_atomic
 from onnx_models.merge import WITHIN, merge
 from onnx_models.outcomes import SuiteError, UsageError, Verdict
@@ -139,12 +142,21 @@ def find(name: str, *, allow_incomplete: bool = False) -> RunFile:
     """A run by its file, or by FOLDER@RELEASE or FOLDER@RUN, the one that began last.
 
     Raises:
-        SuiteError: there is none, or it is no whole record.
+        UsageError: there is none, or it is no whole record. A gate must not take that for a regression.
     """
+    try:
+        return _find(name, allow_incomplete=allow_incomplete)
+    except SuiteError as error:
+        raise UsageError(str(error)) from None
+
+
+def _find(name: str, *, allow_incomplete: bool) -> RunFile:
     path = Path(name)
     if path.is_file() or "@" not in name:
         return runs.read(path, allow_incomplete=allow_incomplete)
     folder, _, wanted = name.rpartition("@")
+    with suppress(InvalidVersion):
+        wanted = release_name(wanted)
     headers = {file: runs.header_of(file) for file in runs.files(Path(folder))}
     fits = [
         (header["started"], str(file), file)
@@ -152,9 +164,10 @@ def find(name: str, *, allow_incomplete: bool = False) -> RunFile:
         if wanted in (header["release"], header["iree"], header["run"])
     ]
     if not fits:
-        newest = sorted(headers.values(), key=lambda header: str(header["started"]), reverse=True)
-        there = list(dict.fromkeys(str(header["release"]) for header in newest))
-        some = f"the last {len(there[:5])} of {len(there)} releases are {', '.join(there[:5])}"
+        there = sorted(
+            {str(header["release"]) for header in headers.values()}, key=release_order, reverse=True
+        )
+        some = f"the newest {len(there[:5])} of {len(there)} releases are {', '.join(there[:5])}"
         raise SuiteError(
             brief(f"{folder}: no run of {wanted!r}: {some if there else 'the folder has none'}", 600)
         )

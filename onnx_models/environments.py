@@ -85,9 +85,20 @@ def name_of(version: str) -> str:
     if re.fullmatch(rf"{NIGHTLY}-\d{{8}}", version):
         return version
     try:
-        return str(Version(version))
+        return release_name(version)
     except InvalidVersion:
         raise UsageError(f"--iree {version!r}: not a version: give one such as 3.9.0, or {NIGHTLY}") from None
+
+
+def release_name(version: str) -> str:
+    """`3.13.0` of `3.13` and of `v3.13.0`: one release has one name, in the history too.
+
+    Raises:
+        InvalidVersion: it is no version.
+    """
+    found = Version(version)
+    short = ".".join(map(str, found.release))
+    return str(found).replace(short, short + ".0" * (3 - len(found.release)), 1)
 
 
 def provide(version: str, cache: Path, *, offline: bool = False) -> Environment:

@@ -14,7 +14,7 @@ from datetime import date
 from functools import cache
 from pathlib import Path
 
-from onnx_models import conditions, devices, lists
+from onnx_models import conditions, devices, lists, selection
 from onnx_models.conditions import Circumstances
 from onnx_models.lists import Flaky, Layer
 from onnx_models.outcomes import Expectation, UsageError
@@ -187,9 +187,13 @@ def reject_stale(entries: Iterable[Expectation | Flaky], catalogued: Mapping[str
     for entry in entries:
         collection = entry.id.partition("/")[0]
         if not entry.glob and collection not in catalogued:
-            raise UsageError(f"{entry.source}: {entry.id!r}: no collection {collection!r}; remove it")
+            device = collection in devices.names()
+            how = "leave out the device, the file is named after it" if device else "correct or remove it"
+            raise UsageError(f"{entry.source}: {entry.id!r}: no collection {collection!r}; {how}")
         wildcard = re.search(r"[*?]", collection) is not None
         places = catalogued if wildcard else (collection,)
         known: Iterable[str] = (each for place in places for each in catalogued.get(place, ()))
         if not any(names(entry, each) for each in known):
-            raise UsageError(f"{entry.source}: {entry.id!r} names no model of the catalogue; remove it")
+            near = [] if entry.glob else selection.near(entry.id, catalogued.get(collection, ()))
+            how = f"there is {', '.join(near)}" if near else "remove it"
+            raise UsageError(f"{entry.source}: {entry.id!r} names no model of the catalogue; {how}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -116,6 +116,19 @@ def parse_child(text: str) -> Repetitions:
     if not isinstance(seconds, list) or not seconds or not all(map(_positive, [*seconds, count])):
         raise UnreadableResult(f"its result says {str(seconds)[:100]} of {count!r} invocations")
     return Repetitions(seconds=tuple(map(float, seconds)), invocations=int(count))
+
+
+def listed(cases: Iterable[Mapping[str, Any]]) -> list[tuple[str, str, str, str]]:
+    """Case, latency, onnxruntime's, and the ratio, of those that were measured, the largest ratio first."""
+    found = []
+    for case in cases:
+        iree, peer = (case.get("benchmark", {}).get(side) or {} for side in ("iree", "onnxruntime"))
+        if "median_s" in iree:
+            ratio = case["benchmark"].get("ratio")
+            other = time_text(peer["median_s"]) if "median_s" in peer else "-"
+            words = (str(case["id"]), time_text(iree["median_s"]), other, f"{ratio:.3g}" if ratio else "-")
+            found.append((ratio or 0.0, words))
+    return [words for _, words in sorted(found, key=lambda each: (-each[0], each[1]))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

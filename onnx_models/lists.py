@@ -133,11 +133,11 @@ def _entry(file: Path, row: Mapping[str, Any], today: date) -> Expectation:
         raise UsageError(f"{where}: {missing[0]!r} is missing: an entry says what stops where, and why")
     if passes and {"kind", "signature"} & set(texts):
         raise UsageError(f"{where}: a case that passes has no kind and no signature; remove them")
-    try:
-        stage = None if passes else Stage(texts["stage"])
-        kind = None if passes else Kind(texts["kind"])
-    except ValueError as error:
-        raise UsageError(f"{where}: {error}") from None
+    for key, words in (("stage", [PASS, *(s.value for s in Stage)]), ("kind", [k.value for k in Kind])):
+        if key in texts and texts[key] not in words:
+            raise UsageError(f"{where}: {key} {texts[key]!r}: choose from {', '.join(words)}")
+    stage = None if passes else Stage(texts["stage"])
+    kind = None if passes else Kind(texts["kind"])
     if stage is Stage.FETCH:
         raise UsageError(f"{where}: a failed fetch is the host's, it cannot be expected")
     if kind is Kind.INFRASTRUCTURE:

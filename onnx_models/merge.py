@@ -72,7 +72,9 @@ def merge(
     missing = [*_missing_shards(ordered), *_cut_off(ordered)]
     missing += [] if all_broken else [_says_nothing(each) for each in broken]
     if missing and not allow_incomplete:
-        raise MergeError(f"--allow-incomplete merges what is there: {'; '.join(missing)}")
+        raise MergeError(
+            f"{'; '.join(missing)}: add what is missing, or merge what is there with --allow-incomplete"
+        )
     if len(ordered) == 1:
         return Merged(run=ordered[0], missing=_told(missing, ordered[0].cases))
     cases = _cases(ordered, prefer_last)
@@ -168,7 +170,12 @@ def _missing_shards(parts: Sequence[RunFile]) -> list[str]:
         (total,) = counts[device]
         absent = sorted(set(range(1, total + 1)) - found[device])
         if absent:
-            missing.append(f"device {device}: shards {', '.join(map(str, absent))} of {total} are missing")
+            parts_absent = f"{', '.join(map(str, absent))} of {total}"
+            missing.append(
+                f"device {device}: shard {parts_absent} is missing"
+                if len(absent) == 1
+                else f"device {device}: shards {parts_absent} are missing"
+            )
     return missing
 
 

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from onnx_models import markdown, records, states
+from onnx_models import latency, markdown, records, states
 from onnx_models.difference import Difference
 from onnx_models.difference_report import changes_markdown, label, notes_markdown
 from onnx_models.markdown import code, details, table, text
@@ -48,6 +48,7 @@ def run_markdown(run: RunFile, against: Difference | None = None) -> str:
     lines += _unexpected(run.cases)
     lines += _signatures(run.cases)
     lines += _slowest(run.cases)
+    lines += _latencies(run.cases)
     lines += [_provenance(head)]
     return markdown.bounded(lines, SUMMARY_LIMIT, "The rest is left out here; the record has all of it.")
 
@@ -131,13 +132,17 @@ def _signatures(cases: Sequence[Case]) -> list[str]:
     return ["### Faults by the models they stop", "", *body, *([more, ""] if more else [])]
 
 
+_NOTABLE = 0.05
+"""Seconds; what takes less is not among the slowest of anything."""
+
+
 def _slowest(cases: Sequence[Case]) -> list[str]:
     stages = [
         (float(stage["seconds"]), int(stage["peak_bytes"]), stage["stage"], case["id"], bool(stage["reused"]))
         for case in cases
         for stage in case["stages"]
     ]
-    slow = sorted((each for each in stages if not each[4]), reverse=True)[:5]
+    slow = sorted((each for each in stages if not each[4] and each[0] >= _NOTABLE), reverse=True)[:5]
     if not slow:
         return []
     rows = [
@@ -149,6 +154,16 @@ def _slowest(cases: Sequence[Case]) -> list[str]:
     if largest[1]:
         body += [f"Most memory: {largest[1] / 2**30:.2f} GiB, {largest[2]} of {code(largest[3])}.", ""]
     return details("Slowest stages", ["", *body])
+
+
+def _latencies(cases: Sequence[Case]) -> list[str]:
+    """What `--benchmark` measured, the largest ratio to onnxruntime's first."""
+    rows = [[code(case), *others] for case, *others in latency.listed(cases)]
+    if not rows:
+        return []
+    more = [f"… and {len(rows) - _ROWS} more.", ""] if len(rows) > _ROWS else []
+    body = table(["case", "latency", "onnxruntime", "ratio"], rows[:_ROWS], right=(1, 2, 3))
+    return details("Latency", ["", *body, *more])
 
 
 def _provenance(head: Mapping[str, Any]) -> str:

@@ -86,7 +86,10 @@ def read(path: Path, *, allow_incomplete: bool = False) -> RunFile:
     if header is None:
         raise RecordError(f"{path}: no header; this is not a record file")
     if footer is None and not allow_incomplete:
-        raise RecordError(f"{path}: no footer; the run was cut off, run it again (or --allow-incomplete)")
+        raise RecordError(
+            f"{path}: no footer; the run was cut off: run it again, or keep what is there with "
+            "onnx-models merge --allow-incomplete"
+        )
     footer = footer or _cut_off(header, cases.values())
     _check_ends(path, header, cases.values(), footer)
     return RunFile(header=header, cases=tuple(cases.values()), footer=footer)
@@ -176,14 +179,24 @@ def packed(rows: Iterable[Mapping[str, Any]]) -> bytes:
 
 
 def files(folder: Path) -> tuple[Path, ...]:
-    """The run files of a folder, sorted by name.
+    """The run files of a folder, sorted by name; none of an empty one.
 
     Raises:
-        RecordError: it is no folder.
+        RecordError: it is no folder, or one of other things.
     """
     if not folder.is_dir():
         raise RecordError(f"{folder}: no folder of runs: make one with onnx-models merge RECORD -o {folder}")
-    return tuple(sorted(path for path in folder.iterdir() if path.name.endswith(SUFFIX) and path.is_file()))
+    there = [path for path in folder.iterdir() if not path.name.startswith(".")]
+    found = tuple(sorted(path for path in there if path.name.endswith(SUFFIX) and path.is_file()))
+    if there and not found:
+        records = sorted(path.name for path in there if path.suffix == ".jsonl")
+        how = (
+            f"runs are made of records: onnx-models merge {folder / records[-1]} -o RUNS"
+            if records
+            else "name another"
+        )
+        raise RecordError(f"{folder}: holds no runs (*{SUFFIX}): {how}")
+    return found
 
 
 def _check_case(

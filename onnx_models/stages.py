@@ -345,6 +345,7 @@ def script(case: Case, steps: tuple[Step, ...], reference: Reference | None, set
         "#!/bin/sh",
         f"# {case.id!a}: the commands of the suite, from import to comparison.",
         "set -eu",
+        artifacts.TAKES_NOTHING,
         'cd "$(dirname "$0")"',
         f"python={shlex.quote(settings.python)}",
         "# The tools run under the suite's own limits: seconds, and bytes of memory (0: none).",

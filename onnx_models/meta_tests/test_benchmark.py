@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from itertools import pairwise
 
 import onnx
 import pytest
 from onnx import helper
 
+from onnx_models import latency
 from onnx_models.benchmark import ROUNDS, plan
 from onnx_models.meta_tests.sandbox import PACKAGE, Sandbox, model_of, tiny_model, value
 from onnx_models.toolchain import BENCHMARK, find_toolchain
@@ -76,6 +78,12 @@ def test_both_sides_are_measured(sandbox: Sandbox) -> None:
     asked = json.loads((folder / "benchmark-onnxruntime.request.json").read_text(encoding="utf-8"))
     assert asked["threads"] == found["threads"]
     assert "note" not in found
+    ratio_text = f"(ratio {found['ratio']:.3g})"
+    told = next(line for line in ended.output.splitlines() if line.startswith(f"latency {TINY}: 2 ms, onnx"))
+    assert told.endswith(ratio_text)
+    reported = sandbox.execute([sys.executable, "-m", "onnx_models", "report", "record.jsonl"]).output
+    assert "<summary>Latency</summary>" in reported
+    assert f"| 2 ms | {latency.time_text(found['onnxruntime']['median_s'])} |" in reported
 
 
 def test_a_second_run_measures_anew_and_reuses_the_rest(sandbox: Sandbox) -> None:
@@ -97,6 +105,8 @@ def test_the_script_repeats_it_when_asked(sandbox: Sandbox) -> None:
             result.unlink()
     assert sandbox.execute([script]).code == 0
     assert not (script.parent / "benchmark-iree.json").exists()
+    wrong = sandbox.execute([script, "--bench"])
+    assert (wrong.code, wrong.output) == (2, f"usage: {script} [--benchmark]\n")
     ended = sandbox.execute([script, "--benchmark"], cwd=sandbox.folder)
     assert ended.code == 0, ended.output
     assert (script.parent / "benchmark-iree.json").is_file()

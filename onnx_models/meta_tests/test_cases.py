@@ -39,7 +39,7 @@ def test_an_expectation_holds_on_its_device_only() -> None:
     ("model_id", "message"),
     [
         ("skeletons/never", "cpu.toml: 'skeletons/never' names no model of the catalogue; remove it"),
-        ("typo/alexnet", "cpu.toml: 'typo/alexnet': no collection 'typo'; remove it"),
+        ("typo/alexnet", "cpu.toml: 'typo/alexnet': no collection 'typo'; correct or remove it"),
         ("local/mine", "no collection 'local'"),
     ],
 )

@@ -86,9 +86,23 @@ def test_list_and_a_dry_run_fetch_nothing(sandbox: Sandbox) -> None:
     assert not (sandbox.folder / "cache").exists()
     wrong = sandbox.execute([*PROGRAM, "fetch", "--dry-run", "no-such-model"])
     assert wrong.code == 4
-    assert wrong.output.splitlines() == [
-        "error: no model is selected: try `onnx-models list` with the same words"
-    ]
+    assert wrong.output.splitlines() == ["error: no model fits: drop a word or a filter"]
+
+
+def test_words_that_fit_nothing_meet_what_is_nearly_them() -> None:
+    for command in ("list", "fetch"):
+        ended = CliRunner().invoke(main, [command, "silerovad"])
+        assert ended.exit_code == 4
+        assert ended.output.startswith("error: no model fits: there is wheels/silero-vad/")
+    assert json.loads(CliRunner().invoke(main, ["list", "--json", "silerovad"]).output) == []
+
+
+def test_everything_is_fetched_only_when_asked_for() -> None:
+    """A slip of the pen is not to begin 700 GB."""
+    ended = CliRunner().invoke(main, ["fetch"])
+    assert ended.exit_code == 4
+    assert ended.output.startswith("error: name what to fetch")
+    assert "GB" in CliRunner().invoke(main, ["fetch", "--dry-run"]).output
 
 
 def test_the_cache_is_listed_verified_and_pruned(sandbox: Sandbox) -> None:
@@ -130,9 +144,10 @@ def test_a_case_without_a_record_is_told_by_the_catalogue_and_the_lists(
     ended = CliRunner().invoke(main, ["explain", "cpu/wheels/none"])
     assert ended.exit_code == 1
     assert ended.output.endswith("in no catalogue; onnx-models list --all has the models\n")
-    ended = CliRunner().invoke(main, ["explain", "magika"])
-    assert ended.exit_code == 1
-    assert ended.output.endswith("in no catalogue; there is wheels/magika/standard_v3_3\n")
+    for slip in ("magika", "cpu/magika", "cpuu/wheels/magika/standard_v3_3", "wheels/magica/standard_v3_3"):
+        ended = CliRunner().invoke(main, ["explain", slip])
+        assert ended.exit_code == 1
+        assert "in no catalogue; there is wheels/magika/standard_v3_3" in ended.output
 
 
 def test_an_exact_name_selects_that_model_only() -> None:

@@ -66,8 +66,11 @@ def test_no_file_means_nothing_is_expected(tmp_path: Path) -> None:
         (GOOD.replace('id = "tiny/a"\n', ""), "'id' is missing"),
         (GOOD.replace('stage = "compile"\n', ""), "'stage' is missing"),
         (GOOD.replace('kind = "error"\n', ""), "'kind' is missing"),
-        (GOOD.replace('"compile"', '"link"'), "'link' is not a valid Stage"),
-        (GOOD.replace('"error"', '"bad"'), "'bad' is not a valid Kind"),
+        (
+            GOOD.replace('"compile"', '"link"'),
+            "stage 'link': choose from pass, fetch, reference, import, compile",
+        ),
+        (GOOD.replace('"error"', '"bad"'), "kind 'bad': choose from error, "),
         (GOOD.replace('"compile"', '"fetch"'), "a failed fetch is the host's"),
         (GOOD + GOOD, "'tiny/a' is listed twice"),
     ],
@@ -181,10 +184,15 @@ def test_pasting_the_advice_makes_the_run_green(told: Told) -> None:
     ("text", "message"),
     [
         (entry("never-was"), "'tiny/never-was' names no model of the catalogue; remove it"),
-        (GOOD.replace("tiny/a", "toys/a"), "'toys/a': no collection 'toys'; remove it"),
+        (GOOD.replace("tiny/a", "toys/a"), "'toys/a': no collection 'toys'; correct or remove it"),
+        (
+            GOOD.replace("tiny/a", "cpu/tiny/a"),
+            "no collection 'cpu'; leave out the device, the file is named",
+        ),
+        (entry("unlistet"), "'tiny/unlistet' names no model of the catalogue; there is tiny/unlisted"),
         (entry("fixed").replace('why = "known"\n', ""), "'why' is missing"),
     ],
-    ids=["stale", "no-collection", "no-why"],
+    ids=["stale", "no-collection", "device", "typo", "no-why"],
 )
 def test_a_wrong_list_is_exit_code_4(told: Told, text: str, message: str) -> None:
     home = Path(told.sandbox.env["PYTHONPATH"])
@@ -206,5 +214,8 @@ def test_a_list_named_after_no_device_is_exit_code_4(sandbox: Sandbox) -> None:
         (lists / f"{name}.toml").touch()
     line = sandbox.refused("--model", "tiny.onnx", "--expectations", "lists")
     assert f"{lists / 'vulcan.toml'}: named after no device" in line
+    check = [sys.executable, "-m", "onnx_models", "expectations", "check", "--expectations", "lists"]
+    ended = sandbox.execute(check)
+    assert (ended.code, "vulcan.toml: named after no device" in ended.output) == (4, True)
     assert "vulkan" in line
     expectations.reject_strangers([str(lists)], ["vulcan"])

@@ -168,14 +168,14 @@ def test_tools_of_unknown_version_may_differ_by_their_hash() -> None:
 
 
 INCOMPLETE: dict[str, tuple[Callable[[], list[RunFile]], str]] = {
-    "a shard": (lambda: halves()[:1], "device cpu: shards 2 of 2 are missing; device cuda: shards 2 of 2"),
+    "a shard": (lambda: halves()[:1], "device cpu: shard 2 of 2 is missing; device cuda: shard 2 of 2"),
     "shards of one device": (
         lambda: [
             part(CASES[:3], 1, 3),
             part(CASES[3:], 2, 3),
             run([], run="r3", shard="3/3", devices=["cpu"]),
         ],
-        "^--allow-incomplete merges what is there: device cuda: shards 3 of 3 are missing$",
+        "^device cuda: shard 3 of 3 is missing: add what is missing, or merge what is there with --allow-",
     ),
     "cut off": (lambda: halves(complete=False), "run r2 is incomplete"),
     "broken": (lambda: halves(broken="the disk is full"), "run r2 says nothing of IREE: the disk is full"),
@@ -265,11 +265,11 @@ def test_the_command_says_what_is_missing_and_writes_nothing(tmp_path: Path) -> 
     argv = ["merge", str(runs.files(folder)[0]), "-o", str(tmp_path / "runs")]
     done = runner.invoke(main, argv)
     assert done.exit_code == 1
-    assert done.stderr.startswith("error: --allow-incomplete merges what is there: device cpu: shards 2 of 2")
+    assert done.stderr.startswith("error: device cpu: shard 2 of 2 is missing")
     assert not (tmp_path / "runs").exists()
     done = runner.invoke(main, [*argv, "--allow-incomplete"])
     assert done.exit_code == 0
-    assert done.stderr.splitlines()[0] == "device cpu: shards 2 of 2 are missing"
+    assert done.stderr.splitlines()[0] == "device cpu: shard 2 of 2 is missing"
     assert len(runs.files(tmp_path / "runs")) == 1
 
 

@@ -86,7 +86,7 @@ def test_kill_9_leaves_no_process_and_a_record_that_says_so(hanging: Sandbox) ->
     os.kill(pid, signal.SIGKILL)
     assert end(pid) == -signal.SIGKILL
     wait_until(lambda: hanging.survivors() == [], "nothing survives")
-    with pytest.raises(records.RecordError, match="no footer; the run was cut off, run it again"):
+    with pytest.raises(records.RecordError, match="no footer; the run was cut off: run it again"):
         runs.read(hanging.folder / "record.jsonl")
 
 

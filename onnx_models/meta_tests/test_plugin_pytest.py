@@ -39,7 +39,17 @@ def test_k_selects_and_only_the_selected_are_recorded(four: Sandbox) -> None:
 
 
 def test_k_that_selects_nothing_is_exit_code_5(four: Sandbox) -> None:
-    check(four, *MODELS, "-k", "nothing", code=5)
+    ended = check(four, *MODELS, "-k", "nothing", code=5)
+    assert "no case fits" not in ended.output  # a record that was asked for says so itself
+
+
+def test_a_selection_of_nothing_leaves_no_record_and_says_what_is_near(four: Sandbox) -> None:
+    before = set(four.folder.rglob("*.jsonl"))
+    argv = [word for word in four.argv(*MODELS, "-k", "lokal/a") if word not in ("--record", "record.jsonl")]
+    ended = four.execute(argv)
+    assert ended.code == 5
+    assert "no case fits -k 'lokal/a'" in ended.output
+    assert set(four.folder.rglob("*.jsonl")) == before
 
 
 def test_x_leaves_the_rest_recorded_as_not_run(four: Sandbox) -> None:

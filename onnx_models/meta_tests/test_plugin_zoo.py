@@ -34,6 +34,8 @@ def test_offline_is_a_skip_that_names_file_and_command(empty: Sandbox) -> None:
 
 
 def test_require_models_makes_it_an_error(empty: Sandbox) -> None:
+    alone = [word for word in ONLY_MNIST if word != "--offline"]
+    assert "give that too" in empty.refused(*alone, "--require-models")
     ended = empty.run(*ONLY_MNIST, "--require-models")
     assert ended.code == 1, ended.output
     row = empty.case(MNIST)

@@ -84,7 +84,7 @@ def test_unusual_line_breaks_do_not_split_a_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keep", "message"),
     [
-        (slice(0, -1), "no footer; the run was cut off, run it again"),
+        (slice(0, -1), "no footer; the run was cut off: run it again"),
         (slice(1, None), "no header; this is not a record file"),
         (slice(0, 0), "no header; this is not a record file"),
     ],

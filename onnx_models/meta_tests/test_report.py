@@ -144,6 +144,13 @@ def test_the_numbers_are_those_of_the_record() -> None:
     assert tags(rendered(text)) <= OURS
 
 
+def test_what_takes_no_time_is_not_among_the_slowest() -> None:
+    quick = case("zoo/a")
+    for stage in quick["stages"]:
+        stage["seconds"] = 0.04
+    assert "Slowest" not in report.run_markdown(run([quick]))
+
+
 def test_compile_only_devices_have_no_numbers_where_they_have_no_stage() -> None:
     made = run([case("zoo/a", "cuda", stage="compile")])
     made.header["devices"]["cuda"]["last_stage"] = "compile"

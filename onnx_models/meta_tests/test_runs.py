@@ -207,7 +207,7 @@ def test_a_damaged_or_hostile_line_is_refused(name: str, packed: bool, tmp_path:
 
 FRAMES: dict[str, tuple[Any, str]] = {
     "a case twice": (lambda h, a, b, f: [h, a, a, b, f], ":3: the case cpu/zoo/a is there twice"),
-    "no footer": (lambda h, a, b, f: [h, a, b], ": no footer; the run was cut off, run it again"),
+    "no footer": (lambda h, a, b, f: [h, a, b], ": no footer; the run was cut off: run it again"),
     "only a header": (lambda h, a, b, f: [h], ": no footer"),
     "nothing": (lambda h, a, b, f: [], ": no header; this is not a record file"),
     "no header": (lambda h, a, b, f: [a, b, f], ": no header; this is not a record file"),
@@ -396,3 +396,20 @@ def test_no_file_stays_open(tmp_path: Path) -> None:
     runs.header_of(file)
     runs.read(file)
     assert len([*Path("/proc/self/fd").iterdir()]) == before
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["b.jsonl", "a.jsonl"], r"holds no runs \(\*\.jsonl\.gz\): .*onnx-models merge .*/b\.jsonl -o RUNS"),
+        (["README.md"], "holds no runs .*: name another"),
+    ],
+)
+def test_a_folder_of_other_things_is_no_empty_history(tmp_path: Path, names: list[str], message: str) -> None:
+    assert runs.files(tmp_path) == ()
+    (tmp_path / ".derived").mkdir()
+    assert runs.files(tmp_path) == ()
+    for name in names:
+        (tmp_path / name).write_text("")
+    with pytest.raises(RecordError, match=message):
+        runs.files(tmp_path)

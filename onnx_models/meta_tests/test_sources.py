@@ -215,7 +215,7 @@ def test_the_command_fetches_by_id(made: Made) -> None:
     assert ended.output.strip() == "1 models selected, 0 files failed"
     ended = CliRunner().invoke(main, ["fetch", "skeletons/none"])
     assert ended.exit_code == 4
-    assert ended.output.startswith("error: no model is selected")
+    assert ended.output.startswith("error: no model fits")
 
 
 def test_the_catalogue_has_all_of_both_collections() -> None:

@@ -294,6 +294,8 @@ def make_run(config: pytest.Config, artifacts_root: Path, run_id: str) -> Run:
         chain = toolchain.with_benchmark(chain, cache=cache)
     elif option.benchmark_seconds is not None:
         raise UsageError("--benchmark-seconds says how long to measure: give --benchmark too")
+    if option.require_models and not option.offline:
+        raise UsageError("--require-models says what an absent file is with --offline: give that too")
     probed = _devices(option, earlier, lambda driver: toolchain.list_devices(chain, driver))
     limit = option.memory_limit
     if limit is None:

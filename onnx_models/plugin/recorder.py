@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 from _pytest.junitxml import xml_key
 
-from onnx_models import health, junit, prefetch, records, report, runs, update, zoo
+from onnx_models import health, junit, latency, prefetch, records, report, runs, selection, update, zoo
 from onnx_models.cases import Case
 from onnx_models.files import write_atomic
 from onnx_models.outcomes import SuiteError, Verdict
 from onnx_models.plugin.options import Run
+
+LATENCIES = 30
+"""Lines of `--benchmark` that the terminal shows; the record has all of them."""
 
 
 class Recorder:
@@ -29,6 +32,7 @@ class Recorder:
         head = records.header(self.id, run.settings.toolchain, run.devices, words, shard=shard)
         self.head, self.broken = head, ""
         self.report: list[str] = []
+        self.empty = False
         self.writer = records.Writer(path, head)
         self.by_name = {_test_name(case): case for case in run.cases}
         self.waiting: dict[str, Case] = {}
@@ -99,6 +103,9 @@ class Recorder:
             session.exitstatus = health.HOST_BROKEN
         self.writer.close(complete=complete, broken=self.broken)
         self._summarise()
+        self.empty = not self.rows and not self.config.option.record and not self.config.option.shard
+        if self.empty:  # a selection that nothing fits; only a part of a split is worth a record then
+            self.writer.path.unlink(missing_ok=True)
         asked = self.config.option.update_expectations and not self.broken
         ended = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         if asked and not self._update(complete) and ended:
@@ -147,11 +154,21 @@ class Recorder:
             terminalreporter.section("ONNX models")
             for line in records.summary(self.rows, compile_only=self._compile_only()):
                 terminalreporter.write_line(line)
+        measured = latency.listed(self.rows)
+        for case, iree, peer, ratio in measured[:LATENCIES]:
+            terminalreporter.write_line(f"latency {case}: {iree}, onnxruntime {peer} (ratio {ratio})")
+        if len(measured) > LATENCIES:
+            terminalreporter.write_line(f"latency: {len(measured) - LATENCIES} more in the record")
         if self.broken:
             terminalreporter.write_line(self.broken, red=True, bold=True)
         for line in self.report:
             terminalreporter.write_line(line)
-        terminalreporter.write_line(f"record: {self.writer.path}")
+        if not self.empty:
+            terminalreporter.write_line(f"record: {self.writer.path}")
+        elif word := self.config.option.keyword:
+            near = selection.near(word, (case.model.id for case in self.run.cases))
+            hint = f": there is {', '.join(near)}" if near else "; onnx-models list shows the models"
+            terminalreporter.write_line(f"no case fits -k {word!r}{hint}")
 
     def _compile_only(self) -> frozenset[str]:
         return frozenset(d.name for d in self.run.devices if d.last_stage.value == "compile")
