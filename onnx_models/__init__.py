@@ -5,6 +5,7 @@ imports only from those above it. Those that are set in serve one of the others;
 "in a child" marks what runs in a process of its own, away from pytest's:
 
     outcomes            stages, failures, verdicts; `judge`
+      files             hashes, sizes, what a file surely is, whole writes
       toml_files        reads TOML; whatever is wrong with a file is one line for its author
     catalog             the models          (catalogue/)
     devices             the devices         (devices/)
@@ -20,7 +21,6 @@ imports only from those above it. Those that are set in serve one of the others;
     toolchain           finds the IREE tools
       spellings         what older releases call a flag, or do not know yet (spellings.toml)
     machine             shares the machine, or gives it to one command alone
-      files             hashes, sizes, what a file surely is, whole writes
       cache             where fetched and made files are kept, and how one gets in
       store             downloaded files by content, shared by workers and machines
       routes            where the model zoo can be had, as a user configures it

@@ -6,6 +6,7 @@ one `.jsonl` (a record a line) per generated one. Nothing here opens a model.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -150,6 +151,20 @@ def load(collection: str) -> tuple[Model, ...]:
             models = tuple(_model(collection, row, file) for row in parse(file))
             return _with_twins(sorted(_unique(models, file), key=lambda m: m.path))
     raise UsageError(f"unknown collection {collection!r}: choose from {', '.join(collections())}")
+
+
+def near(word: str, ids: Iterable[str], most: int = 3) -> list[str]:
+    """Ids that hold a word, or one whose last part or whole is nearly it: what a slip of the pen meant."""
+    known = sorted(set(ids))
+    held = [each for each in known if word in each]
+    if held:
+        return held[:most]
+    parts: dict[str, str] = {}
+    for each in known:
+        for part in (each, *each.split("/")[1:]):
+            parts.setdefault(part, each)
+    close = difflib.get_close_matches(word, parts, n=most, cutoff=0.75)
+    return list(dict.fromkeys(parts[part] for part in close))
 
 
 def _with_twins(models: Sequence[Model]) -> tuple[Model, ...]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,9 @@ class _Group(click.Group):
             if error.errno == errno.EPIPE:  # who reads has seen enough; click ends with 1
                 raise
             where = error.filename or "the output"
+            if not error.filename:
+                with suppress(OSError, ValueError):  # or what is left in its buffer fails again at the exit
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             click.echo(f"error: {where}: {error.strerror or error}", err=True)
             raise click.exceptions.Exit(1) from None
 
@@ -126,7 +131,7 @@ def _nothing(text: Sequence[str]) -> str:
     """Why a selection is empty, with names that are nearly those that were given."""
     ids = [model.id for name in catalog.collections() for model in catalog.load(name)]
     strange = [word for word in text if not any(word in each for each in ids)]
-    near = [each for word in strange for each in selection.near(word, ids)][:3]
+    near = [each for word in strange for each in catalog.near(word, ids)][:3]
     hint = f"there is {', '.join(near)}" if near else "drop a word or a filter"
     return f"no model fits: {hint}"
 

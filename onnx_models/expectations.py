@@ -14,7 +14,7 @@ from datetime import date
 from functools import cache
 from pathlib import Path
 
-from onnx_models import conditions, devices, lists, selection
+from onnx_models import catalog, conditions, devices, lists
 from onnx_models.conditions import Circumstances
 from onnx_models.lists import Flaky, Layer
 from onnx_models.outcomes import Expectation, UsageError
@@ -194,6 +194,6 @@ def reject_stale(entries: Iterable[Expectation | Flaky], catalogued: Mapping[str
         places = catalogued if wildcard else (collection,)
         known: Iterable[str] = (each for place in places for each in catalogued.get(place, ()))
         if not any(names(entry, each) for each in known):
-            near = [] if entry.glob else selection.near(entry.id, catalogued.get(collection, ()))
+            near = [] if entry.glob else catalog.near(entry.id, catalogued.get(collection, ()))
             how = f"there is {', '.join(near)}" if near else "remove it"
             raise UsageError(f"{entry.source}: {entry.id!r} names no model of the catalogue; {how}")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from onnx_models import catalog, devices, expectations, selection, tools
+from onnx_models import catalog, devices, expectations, tools
 from onnx_models.conditions import Circumstances
 from onnx_models.outcomes import Expectation, SuiteError
 from onnx_models.update import Run
@@ -51,7 +51,7 @@ def _unrun(case: str, records: int, wanted: Sequence[str], near: Sequence[str]) 
     model = next((each for each in models if each.id == name), None)
     if model is None:
         ids = [each.id for part in catalog.collections() for each in catalog.load(part)]
-        near = near or selection.near(name, ids)
+        near = near or catalog.near(name, ids)
         hint = f"there is {', '.join(near[:3])}" if near else "onnx-models list --all has the models"
         raise SuiteError(f"{case}: in none of {records} records and in no catalogue; {hint}")
     lines = [name, f"record     in none of {records} records: run pytest -k '{model.path}'"]

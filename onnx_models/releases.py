@@ -13,6 +13,10 @@ RAN = (0, 1)
 """pytest's exit codes of a run that came to its end: all as expected, or not."""
 
 
+NOTHING = 5
+"""pytest's exit code of a run for which nothing was selected."""
+
+
 def run_each(versions: Sequence[str], arguments: Iterable[str | Path], record: str | None = None) -> int:
     """Run pytest once per release with the other arguments unchanged.
 

@@ -169,20 +169,6 @@ def totals(models: Iterable[Model]) -> Totals:
     )
 
 
-def near(word: str, ids: Iterable[str], most: int = 3) -> list[str]:
-    """Ids that hold a word, or one whose last part or whole is nearly it: what a slip of the pen meant."""
-    known = sorted(set(ids))
-    held = [each for each in known if word in each]
-    if held:
-        return held[:most]
-    parts: dict[str, str] = {}
-    for each in known:
-        for part in (each, *each.split("/")[1:]):
-            parts.setdefault(part, each)
-    close = difflib.get_close_matches(word, parts, n=most, cutoff=0.75)
-    return list(dict.fromkeys(parts[part] for part in close))
-
-
 def table(models: Sequence[Model]) -> Table:
     """A rich table of the models with the totals below; ids are never cut."""
     shown = Table(box=None, pad_edge=False, caption=str(totals(models)), caption_justify="left")

@@ -10,18 +10,22 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.util
+import itertools
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from onnx_models.outcomes import Kind, SuiteError
+
+_Item = TypeVar("_Item")
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 
@@ -150,6 +154,64 @@ def run_attached(argv: Sequence[str | Path], *, env: Mapping[str, str] | None = 
                 return process.wait()
             except KeyboardInterrupt:
                 continue  # it has got the same signal: it ends in its own way, with its own code
+
+
+@contextlib.contextmanager
+def forked(items: Callable[[], Iterator[_Item]], what: str) -> Iterator[Callable[[], list[_Item]]]:
+    """Collect what an iterator yields in a fork of this process, while this one goes on (Linux only).
+
+    For plain Python that shares much with what is here: handing it over to a new program would take
+    longer than the work. What other threads hold at that moment must not matter to it. It ends with
+    this process, however that ends.
+
+    Args:
+        items: makes the iterator, in the fork.
+        what: names the work in messages.
+
+    Yields:
+        Waits for the items. Raises what the iterator raised of the suite's own errors, or SuiteError
+        where the fork was killed.
+    """
+    import multiprocessing
+
+    fork = multiprocessing.get_context("fork")
+    receiver, sender = fork.Pipe(duplex=False)
+
+    def collect() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is this process's, which then ends the fork
+        receiver.close()  # or sending would wait for ever, once this process was killed
+        done: list[_Item] = []
+        try:
+            for item in itertools.takewhile(lambda _: os.getppid() == parent, items()):
+                done.append(item)
+            answer: list[_Item] | SuiteError = done
+        except SuiteError as error:
+            answer = error
+        with contextlib.suppress(BrokenPipeError):
+            sender.send(answer)
+
+    parent = os.getpid()
+    child = fork.Process(target=collect, daemon=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads, from Python 3.12 on
+        child.start()
+    sender.close()
+
+    def wait() -> list[_Item]:
+        try:
+            done: list[_Item] | SuiteError = receiver.recv()
+        except EOFError:
+            raise SuiteError(f"{what}: the process was killed; try again") from None
+        if isinstance(done, SuiteError):
+            raise done
+        return done
+
+    try:
+        yield wait
+    finally:
+        receiver.close()
+        child.terminate()
+        child.join()
 
 
 def _supervised(job: Mapping[str, Any], env: Mapping[str, str] | None) -> dict[str, Any]:

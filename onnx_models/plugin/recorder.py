@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from _pytest.junitxml import xml_key
 
-from onnx_models import health, junit, latency, prefetch, records, report, runs, selection, update, zoo
+from onnx_models import catalog, health, junit, latency, prefetch, records, report, runs, update, zoo
 from onnx_models.cases import Case
 from onnx_models.files import write_atomic
 from onnx_models.outcomes import SuiteError, Verdict
@@ -166,7 +166,7 @@ class Recorder:
         if not self.empty:
             terminalreporter.write_line(f"record: {self.writer.path}")
         elif word := self.config.option.keyword:
-            near = selection.near(word, (case.model.id for case in self.run.cases))
+            near = catalog.near(word, (case.model.id for case in self.run.cases))
             hint = f": there is {', '.join(near)}" if near else "; onnx-models list shows the models"
             terminalreporter.write_line(f"no case fits -k {word!r}{hint}")
 
