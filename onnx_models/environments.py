@@ -64,6 +64,12 @@ class Environment:
     made: str
 
     @property
+    def release(self) -> str:
+        """What its results are of: a nightly build by the version that it has, which sorts by age."""
+        nightly = self.name.startswith(NIGHTLY)
+        return self.packages["iree-base-compiler"] if nightly else self.name
+
+    @property
     def bin(self) -> Path:
         """The folder with the tools."""
         return self.folder / "bin"

@@ -113,7 +113,7 @@ def convert(connection: duckdb.DuckDBPyConnection, files: Iterable[Path], digest
     connection.execute(
         f"""CREATE TEMP TABLE line AS SELECT *, parse_filename(filename) AS file FROM read_json(
             ?, format = 'newline_delimited', columns = {{{columns}}}, filename = true,
-            maximum_object_size = {LINE_LIMIT})""",
+            hive_partitioning = false, maximum_object_size = {LINE_LIMIT})""",
         [[str(file) for file in files]],
     )
     _check(connection, files)
@@ -160,7 +160,8 @@ def _check(connection: duckdb.DuckDBPyConnection, files: Iterable[Path]) -> None
     answer = connection.execute(
         """SELECT file, count(*) FILTER (type = 'header'), count(*) FILTER (type = 'footer'),
                   count(*) FILTER (type = 'case'), max(cases), max(schema),
-                  count(*) FILTER (type = 'header' AND (run IS NULL OR started IS NULL OR suite IS NULL
+                  count(*) FILTER (coalesce(type, '') NOT IN ('header', 'case', 'footer')
+                                   OR type = 'header' AND (run IS NULL OR started IS NULL OR suite IS NULL
                                    OR coalesce(release, iree) IS NULL)
                                    OR type = 'case' AND (id IS NULL OR model IS NULL OR device IS NULL
                                    OR collection IS NULL OR verdict IS NULL

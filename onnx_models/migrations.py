@@ -43,7 +43,7 @@ def _from_2(row: Row) -> Row:
         "operators": {},
         "benchmark": {},
     }
-    stages = [{"product_bytes": 0} | stage for stage in row.get("stages", [])]
+    stages = [{"product_bytes": 0} | stage for stage in row.get("stages") or [] if isinstance(stage, dict)]
     # Schema 2 got its fields one by one: its first files lack `vacuous`.
     return known | _from_1(row) | {"stages": stages}
 

@@ -38,7 +38,7 @@ def newest_lines(history: History, subjects: Iterable[Subject]) -> dict[str, Cas
         if key in wanted:
             try:
                 for row in runs.stream(history.folder / file):
-                    if row["type"] == "case" and row["id"] in wanted[key]:
+                    if row.get("type") == "case" and row.get("id") in wanted[key]:
                         found[row["id"]] = _trimmed(row)
             except RecordError as error:
                 history.broken[file] = str(error)

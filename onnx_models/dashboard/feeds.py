@@ -38,9 +38,6 @@ def pages(site: Site) -> Iterator[Page]:
     yield Page(path="data/changes.json", text=_json({"version": VERSION, "changes": changed}))
 
 
-_COLOURS = ((0.9, "brightgreen"), (0.75, "green"), (0.5, "yellow"))
-
-
 def badge_path(device: str) -> str:
     """Where a device's badge lies."""
     return f"badges/{file_name(device)}.json"

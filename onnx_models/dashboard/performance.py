@@ -106,7 +106,8 @@ def _measured(site: Site) -> Table:
         f"""WITH recent AS (
                 SELECT result.*, run.position AS place FROM result JOIN run ON run.key = result.run
                 WHERE (fresh OR latency_s > 0) AND run.position > (SELECT max(position) FROM run) - ?),
-            newest AS (SELECT subject, arg_max(machine, place) AS machine FROM recent GROUP BY subject)
+            newest AS (SELECT subject, arg_max(machine, place) AS machine FROM recent
+                       WHERE machine <> '' GROUP BY subject)
             SELECT subject, place, {columns} FROM recent JOIN newest USING (subject, machine)
             ORDER BY subject, place""",
         [RECENT],

@@ -21,6 +21,9 @@ KNOWN = 10
 """Builds of a device, the newest included, whose cases are known: several bad nights in a row hide no case,
 and a model that the catalogue has dropped is forgotten some day."""
 
+ANSWERED = ("passed", "vacuous", "failed")
+"""States that say something of IREE: one bad night between a pass and a failure hides no regression."""
+
 TESTED = ("import", "compile", "run", "compare")
 
 
@@ -70,8 +73,7 @@ class Subject:
             return ""
         if self.now.state == "missing":
             return "missing"
-        answered = {"passed", "vacuous", "failed"}
-        if self.now.state not in answered or self.before.state not in answered:
+        if self.now.state not in ANSWERED or self.before.state not in ANSWERED:
             return ""
         was, now = self.before.state != "failed", self.now.state != "failed"
         if was != now:
@@ -172,7 +174,7 @@ def take(history: History) -> Snapshot:
 def _subjects(
     history: History, device: str, tested: Sequence[Mapping[str, Any]], runs: Mapping[int, Mapping[str, Any]]
 ) -> list[Subject]:
-    """The device's cases: all of its newest releases, each with its newest result and the one before."""
+    """The device's cases: all of its newest releases, each with its newest result and the answer before."""
     releases = list(dict.fromkeys(runs[row["run"]]["release"] for row in reversed(tested)))[:KNOWN]
     wanted = [row["run"] for row in tested if runs[row["run"]]["release"] in releases]
     numbers = ", ".join(_NUMBERS)
@@ -184,6 +186,8 @@ def _subjects(
                 LEFT JOIN fault ON fault.key = result.fault
             WHERE subject.device = ? AND list_contains(?, result.run)
             QUALIFY row_number() OVER (PARTITION BY subject.key ORDER BY run.position DESC) <= 2
+                 OR state IN {ANSWERED} AND row_number() OVER (
+                    PARTITION BY subject.key, state IN {ANSWERED} ORDER BY run.position DESC) <= 2
             ORDER BY subject.key, run.position DESC""",
         [device, wanted],
     )
@@ -217,7 +221,7 @@ def _subject(
         collection=first["collection"],
         device=device,
         now=now,
-        before=older[0] if older else None,
+        before=next((each for each in older if each.state in ANSWERED), older[0] if older else None),
     )
 
 

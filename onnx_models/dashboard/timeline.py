@@ -56,7 +56,7 @@ class Timeline:
     runs: Sequence[Mapping[str, Any]]
     subjects: Sequence[tuple[str, str, str]]
     outcomes: Sequence[Result]
-    codes: NDArray[np.int16]
+    codes: NDArray[np.int32]
     tested: Mapping[str, Sequence[int]]
 
     @cached_property
@@ -107,7 +107,7 @@ def read(history: History) -> Timeline:
     outcomes = history.rows(_OUTCOMES)
     table = history.columns(_RESULTS)
     hashes = np.array([row[0] for row in outcomes], np.uint64)
-    codes = np.full((len(runs), len(known)), ABSENT, np.int16)
+    codes = np.full((len(runs), len(known)), ABSENT, np.int32)
     rows = _places([run["key"] for run in runs])[table["run"]]
     codes[rows, _places([key for key, *_ in known])[table["subject"]]] = np.searchsorted(
         hashes, table["code"]

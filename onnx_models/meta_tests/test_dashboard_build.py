@@ -490,6 +490,36 @@ def test_a_few_models_at_a_desk_do_not_stand_for_a_release(folder: Path, site: P
     assert [(row[0], row[1].split()[0]) for row in rows] == [("3.1.0", "80.0"), ("3.0.0", "100.0")]
 
 
+@pytest.mark.parametrize(
+    "night", [{"verdict": "skipped", "stage": "fetch"}, {"stage": "run", "kind": "infrastructure"}]
+)
+def test_a_bad_night_hides_no_regression(folder: Path, site: Path, night: dict[str, Any]) -> None:
+    files = [run([case("zoo/a")]), run([case("zoo/a", **night)], number=1)]
+    files += [
+        run([case("zoo/a", **night)], number=2),
+        run([case("zoo/a", stage="run", kind="crash")], number=3),
+    ]
+    make(folder, site, *files)
+    assert [row[0] for row in Reader(site / "index.html").tables["change-1"][1:]] == ["cpu/zoo/a"]
+    assert "cpu/zoo/a: run: crash" in (site / "feed.xml").read_text("utf-8")
+
+
+def test_machines_that_nobody_knows_are_not_one(folder: Path, site: Path) -> None:
+    files = []
+    for k, seconds in enumerate([2.0] * 6 + [4.0] * 3):
+        line = dict(timed(k, seconds, seconds / 20, reused=False).cases[0]) | {"machine": ""}
+        files.append(run([line], number=k))
+    make(folder, site, *files)
+    assert "changes" not in Reader(site / "performance.html").tables
+
+
+def test_a_fault_is_not_said_to_pass_where_it_stops_others(folder: Path, site: Path) -> None:
+    fault = {"stage": "compile", "kind": "error", "signature": "s"}
+    cases = [case("zoo/a", **fault), case("zoo/b"), case("zoo/a", "hip"), case("zoo/b", "hip", **fault)]
+    make(folder, site, run(cases))
+    assert "Of its models pass" not in Reader(site / "failures.html").text
+
+
 HOSTILE = {
     "markup": "<script>alert(1)</script>",
     "attribute": '"><img src=x onerror=alert(1)>',

@@ -257,3 +257,11 @@ def test_a_marker_of_another_place_is_no_environment(tmp_path: Path) -> None:
     for text in ("", "[]", json.dumps({"name": "3.2.0", "packages": {}, "made": ""})):
         (folder / "onnx-models.json").write_text(text, encoding="utf-8")
         assert environments.find("3.1.0", tmp_path) is None
+
+
+def test_a_nightly_build_is_of_the_version_that_it_has(tmp_path: Path) -> None:
+    """A name without a version sorts by no age, and would be a release of its own each night."""
+    packages = {"iree-base-compiler": "3.14.0rc20261201"}
+    for name, release in (("nightly-20261201", "3.14.0rc20261201"), ("2.9.0", "2.9.0")):
+        made = environments.Environment(name=name, folder=tmp_path, packages=packages, made="")
+        assert made.release == release

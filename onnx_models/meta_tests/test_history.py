@@ -426,3 +426,30 @@ def test_ctrl_c_in_a_query_is_no_fault(folder: Path) -> None:
     finally:
         stop.cancel()
         opened.close()
+
+
+@pytest.mark.parametrize("name", ["iree=main", "run=5", "device=x", "release=9"])
+def test_the_name_of_a_folder_is_no_column(tmp_path: Path, name: str) -> None:
+    """DuckDB takes folders called so for columns of the files in them, unless it is told not to."""
+    made = run([case("zoo/a")])
+    opened = History(save(tmp_path / name / "runs", made))
+    try:
+        assert opened.broken == {}
+        found = opened.rows("SELECT run.id, run.iree, run.release, subject.device FROM run, subject")
+        assert found == [(made.id, "3.0.0", "3.0.0", "cpu")]
+    finally:
+        opened.close()
+
+
+@pytest.mark.parametrize("line", ['{"type": null}', "{}", '{"type": "note"}'])
+def test_a_line_of_no_kind_is_named_and_the_others_are_shown(tmp_path: Path, line: str) -> None:
+    save(tmp_path, run([case("zoo/a")]), run([case("zoo/a")], number=1))
+    bad = sorted(tmp_path.glob("*.gz"))[0]
+    lines = gzip.decompress(bad.read_bytes()).decode().splitlines()
+    bad.write_bytes(gzip.compress("\n".join([lines[0], line, *lines[1:]]).encode()))
+    opened = History(tmp_path)
+    try:
+        assert list(opened.broken) == [bad.name]
+        assert opened.rows("SELECT count(*) FROM run") == [(1,)]
+    finally:
+        opened.close()

@@ -476,3 +476,12 @@ def test_the_summary_takes_several_records(tmp_path: Path) -> None:
     assert second.splitlines()[0] == "run r [31m, IREE 3.0.0, NOT complete"
     assert first.splitlines()[2].startswith("cpu")
     assert invoke("summary", files[0], tmp_path / "lost.jsonl").exit_code == 1
+
+
+@pytest.mark.parametrize("width", [1, 97, 400])
+def test_what_is_bounded_keeps_its_limit_and_closes_what_it_opened(width: int) -> None:
+    lines = ["<details><summary>x</summary>", *(["ü" * width] * 20_000), "</details>"]
+    text = markdown.bounded(lines, 60_000, "The rest is left out here; the record has all of it.")
+    assert 58_000 < len(text.encode()) <= 60_000
+    assert text.count("<details>") == text.count("</details>") == 1
+    assert text.endswith("has all of it.\n")

@@ -78,6 +78,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     root = Path(asked).absolute() if asked else options.default_artifacts(config)
     try:
         run_id = worker["run"] if worker else records.new_run_id()
+        if worker:
+            config.option.iree = worker["iree"]
         run = options.make_run(config, Path(worker["artifacts"]) if worker else root, run_id)
         config.stash[RUN] = run
         if run.environment:
@@ -95,8 +97,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_configure_node(node: Any) -> None:
     """Tell an xdist worker where the controller puts the artifacts, and the run's name."""
     if RUN in node.config.stash:
-        settings = node.config.stash[RUN].settings
-        node.workerinput |= {"artifacts": str(settings.artifacts), "run": settings.run}
+        run = node.config.stash[RUN]
+        node.workerinput |= {"artifacts": str(run.settings.artifacts), "run": run.settings.run}
+        # `nightly` is another build after midnight: a worker takes the one that the header names.
+        node.workerinput["iree"] = [run.environment.name] if run.environment else []
 
 
 def _collects_conformance(config: pytest.Config) -> bool:

@@ -287,7 +287,7 @@ def make_run(config: pytest.Config, artifacts_root: Path, run_id: str) -> Run:
     earlier = _earlier(option)
     environment = _environment(option, cache)
     if environment:
-        chain = toolchain.of_release(environment.name, environment.bin, cache=cache)
+        chain = toolchain.of_release(environment.release, environment.bin, cache=cache)
     else:
         chain = toolchain.find_toolchain(Path(option.iree_bin) if option.iree_bin else None, cache=cache)
     if option.benchmark:

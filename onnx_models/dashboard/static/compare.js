@@ -93,13 +93,16 @@ function devicesOf(form, side) {
   if (run && run.devices.includes(chosen)) select.value = chosen;
 }
 
+let asked = 0;
+
 function update(form, keep) {
+  const mine = ++asked;  // what was asked for earlier may load later
   const runs = ["base", "head"].map((side) => COMPARE.runs.find((each) => each.id === form[side].value));
   if (keep) {
     const names = ["base", "base-device", "head", "head-device"];
     history.replaceState(null, "", `#${new URLSearchParams(names.map((name) => [name, form[name].value]))}`);
   }
-  if (runs[0] && runs[1]) load(runs[0], () => load(runs[1], () => show(form, ...runs)));
+  if (runs[0] && runs[1]) load(runs[0], () => load(runs[1], () => { if (mine === asked) show(form, ...runs); }));
 }
 
 function restore(form) {
