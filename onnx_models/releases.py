@@ -17,13 +17,19 @@ NOTHING = 5
 """pytest's exit code of a run for which nothing was selected."""
 
 
-def run_each(versions: Sequence[str], arguments: Iterable[str | Path], record: str | None = None) -> int:
+def run_each(
+    versions: Sequence[str],
+    arguments: Iterable[str | Path],
+    record: str | None = None,
+    junit: str | None = None,
+) -> int:
     """Run pytest once per release with the other arguments unchanged.
 
     Args:
         versions: releases, in the order in which they run.
-        arguments: what pytest was called with; its `--iree` and `--record` are taken out.
+        arguments: what pytest was called with; its `--iree` and the files named below are taken out.
         record: `--record` of the call, given to each run with the release before its suffix.
+        junit: `--junitxml` of the call, likewise: one file of several runs would be that of the last.
 
     Returns:
         The highest exit code.
@@ -32,11 +38,12 @@ def run_each(versions: Sequence[str], arguments: Iterable[str | Path], record: s
         UsageError: a version is none, or is there twice.
     """
     names = distinct(versions)
-    others = list(without(arguments, "--iree", "--record"))
+    others = list(without(arguments, "--iree", "--record", "--junitxml", "--junit-xml"))
     codes = []
     for name in names:
         print(f"\n--- IREE {name}", flush=True)
-        codes.append(run_one(name, others, record_of(Path(record), name) if record else None))
+        own = [f"--junitxml={record_of(Path(junit), name)}"] if junit else []
+        codes.append(run_one(name, [*others, *own], record_of(Path(record), name) if record else None))
     return max(codes)
 
 

@@ -201,7 +201,7 @@ def forked(items: Callable[[], Iterator[_Item]], what: str) -> Iterator[Callable
         try:
             done: list[_Item] | SuiteError = receiver.recv()
         except EOFError:
-            raise SuiteError(f"{what}: the process was killed; try again") from None
+            raise SuiteError(f"{what}: the process ended without an answer; try again") from None
         if isinstance(done, SuiteError):
             raise done
         return done

@@ -18,7 +18,7 @@ def pages(site: Site) -> Iterator[Page]:
     """`matrix.html`."""
     devices = list(site.snapshot.devices)
     grouped = site.subjects_by_model()
-    operators = _index(op for cases in grouped.values() for op in _operators(site, cases))
+    operators = _index(op for cases in grouped.values() for op in site.operators(cases))
     faults = _index(each.now.fault for cases in grouped.values() for each in cases if each.now.fault)
     rows = [_row(site, name, cases, devices, operators, faults) for name, cases in grouped.items()]
     yield site.page(
@@ -56,19 +56,9 @@ def _row(
         "path": cases[0].model,
         "task": model.task if model else "",
         "cells": cells,
-        "operators": " ".join(str(operators[op]) for op in sorted(_operators(site, cases))),
+        "operators": " ".join(str(operators[op]) for op in sorted(site.operators(cases))),
         "faults": " ".join(str(faults[fault]) for *_, fault in cells if fault),
     }
-
-
-def _operators(site: Site, cases: Sequence[Subject]) -> set[str]:
-    """The model's operators: those of its file, else those that the catalogue knows."""
-    for each in cases:
-        found = site.lines.get(each.id, {}).get("operators")
-        if found:
-            return set(found)
-    model = site.models.get(cases[0].model_id)
-    return set(model.operators) if model else set()
 
 
 def _index(words: Any) -> dict[str, int]:

@@ -17,11 +17,12 @@ def pages(site: Site) -> Iterator[Page]:
     """`operators.html`."""
     devices = list(site.snapshot.devices)
     tested: dict[str, dict[str, list[int]]] = defaultdict(lambda: {name: [0, 0] for name in devices})
-    for subject in site.snapshot.subjects:
-        for operator in _operators(site, subject.id, subject.model_id):
-            cell = tested[operator][subject.device]
-            cell[0] += subject.now.state == "passed"
-            cell[1] += 1
+    for cases in site.subjects_by_model().values():
+        for operator in site.operators(cases):
+            for subject in cases:
+                cell = tested[operator][subject.device]
+                cell[0] += subject.now.state == "passed"
+                cell[1] += 1
     weights, models = zoo_use()
     rows: list[dict[str, Any]] = [
         {"name": name, "weight": weights.get(name, 0), "cells": [tested[name][device] for device in devices]}
@@ -48,9 +49,3 @@ def zoo_use() -> tuple[Counter[str], int]:
     """How many models of the zoo have each operator, and how many models there are."""
     models = [model for name in ZOO for model in catalog.load(name)]
     return Counter(operator for model in models for operator in model.operators), len(models)
-
-
-def _operators(site: Site, case_id: str, model_id: str) -> set[str]:
-    found = site.lines.get(case_id, {}).get("operators")
-    model = site.models.get(model_id)
-    return set(found or (model.operators if model else ()))

@@ -73,6 +73,15 @@ class Site:
             found.setdefault(subject.model_id, []).append(subject)
         return {name: sorted(cases, key=lambda case: case.device) for name, cases in sorted(found.items())}
 
+    def operators(self, cases: Sequence[Subject]) -> set[str]:
+        """A model's operators: those of its file by the first record that has them, else the catalogue's."""
+        for each in cases:
+            found = self.lines.get(each.id, {}).get("operators")
+            if found:
+                return set(found)
+        model = self.models.get(cases[0].model_id)
+        return set(model.operators) if model else set()
+
     @cached_property
     def everywhere(self) -> Mapping[str, Any]:
         """What each page says besides its own."""

@@ -83,7 +83,7 @@ def test_a_process_that_is_killed_is_told(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(beside, "finish", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-    with pytest.raises(SuiteError, match="writing pages: the process was killed; try again"):
+    with pytest.raises(SuiteError, match="writing pages: the process ended without an answer; try again"):
         make(tmp_path / "site")
 
 

@@ -520,6 +520,19 @@ def test_a_fault_is_not_said_to_pass_where_it_stops_others(folder: Path, site: P
     assert "Of its models pass" not in Reader(site / "failures.html").text
 
 
+def test_matrix_and_operators_agree_on_what_a_model_has(folder: Path, site: Path) -> None:
+    """A case that was stopped before its file was read has the operators that another device's record knows."""
+    make(folder, site, run([case("zoo/a", operators={}), case("zoo/a", "hip", operators={"Gelu": 2})]))
+    rows = Reader(site / "operators.html").tables["operators"][1:]
+    assert [(row[0], row[2:]) for row in rows] == [("Gelu", ["100.0 % 1 of 1", "100.0 % 1 of 1"])]
+    matrix = Reader(site / "matrix.html").elements
+    (known,) = [each["data-operator"] for tag, each in matrix if tag == "tr" and "data-operator" in each]
+    options = {
+        each["value"]: each.get("data-name") for tag, each in matrix if tag == "option" and each.get("value")
+    }
+    assert options[known] == "Gelu"
+
+
 HOSTILE = {
     "markup": "<script>alert(1)</script>",
     "attribute": '"><img src=x onerror=alert(1)>',

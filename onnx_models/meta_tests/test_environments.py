@@ -200,8 +200,10 @@ def test_one_release(here: Sandbox) -> None:
 
 
 def test_several_releases_write_a_record_each(here: Sandbox) -> None:
-    code, output = run(here, "--iree", "3.1.0", "--iree=3.2.0", "--record", "r.jsonl")
+    code, output = run(here, "--iree", "3.1.0", "--iree=3.2.0", "--record", "r.jsonl", "--junitxml", "j.xml")
     assert code == 0, output
+    for name in ("3.1.0", "3.2.0"):
+        assert f'name="release" value="{name}"' in (here.folder / f"j-{name}.xml").read_text("utf-8")
     found = {name: here.record(f"r-{name}.jsonl").head["release"] for name in ("3.1.0", "3.2.0")}
     assert found == {"3.1.0": "3.1.0", "3.2.0": "3.2.0"}
     assert output.index("--- IREE 3.1.0") < output.index("--- IREE 3.2.0")

@@ -62,7 +62,8 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     if len(config.option.iree) < 2 or not _collects_conformance(config):
         return None
     try:
-        return releases.run_each(config.option.iree, config.invocation_params.args, config.option.record)
+        files = config.option.record, getattr(config.option, "xmlpath", None)
+        return releases.run_each(config.option.iree, config.invocation_params.args, *files)
     except SuiteError as error:
         raise pytest.UsageError(str(error)) from None
 
