@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onnx_models import latency, states
+from onnx_models.outcomes import Stage
 from onnx_models.runs import RunFile
 from onnx_models.states import State
 
@@ -23,8 +24,8 @@ KINDS = {
     "fixed": "fixed",
     "changed": "failing in another way",
     "missing": "missing from the newer run",
-    "unanswered": "no longer answered (skipped, or an error of the machine)",
-    "answered": "answered again (skipped, or an error of the machine before)",
+    "unanswered": "no longer answered (skipped, an error of the machine, or only compiled now)",
+    "answered": "answered again (skipped, an error of the machine, or only compiled before)",
     "vacuous": "now passing without proof",
     "proven": "now passing with proof",
     "flaky": "newly flaky",
@@ -35,7 +36,7 @@ KINDS = {
 """Each kind of change in words, in the order of a report."""
 
 POLICY = {
-    "regressed": ("broken", "missing", "unanswered"),
+    "regressed": ("broken", "missing", "unanswered", "vacuous"),
     **{kind: (kind,) for kind in KINDS},
 }
 """The words of `--fail-on` and their kinds: what is no longer known to pass has regressed."""
@@ -69,7 +70,8 @@ class Difference:
 
     `counts` has, per device that both ran, the states of the older and the newer run.
     `apart` names what only one of them set out to do, `notes` what else differs between
-    them or keeps one from being whole.
+    them or keeps one from being whole. `judged` is false where the newer run is not whole, or
+    where the two have nothing in common: nobody knows then that nothing regressed.
     """
 
     base: Mapping[str, Any]
@@ -79,6 +81,7 @@ class Difference:
     counts: Mapping[str, tuple[Mapping[str, int], Mapping[str, int]]]
     apart: tuple[str, ...]
     notes: tuple[str, ...]
+    judged: bool
 
     def of(self, kind: str) -> tuple[Change, ...]:
         """The changes of one kind."""
@@ -86,8 +89,9 @@ class Difference:
 
     def violates(self, policy: Iterable[str]) -> bool:
         """Whether a change is of a kind that `--fail-on` names."""
-        kinds = {kind for word in policy for kind in POLICY[word]}
-        return any(change.kind in kinds for change in self.changes)
+        words = set(policy)
+        kinds = {kind for word in words for kind in POLICY[word]}
+        return ("regressed" in words and not self.judged) or any(c.kind in kinds for c in self.changes)
 
 
 def differ(base: RunFile, head: RunFile) -> Difference:
@@ -120,6 +124,7 @@ def differ(base: RunFile, head: RunFile) -> Difference:
         counts={name: _counts(a, b) for name, (a, b) in sorted(counted.items())},
         apart=tuple(_apart(base, head, shared)),
         notes=tuple(_notes(base, head)),
+        judged=bool(counted and head.footer["complete"] and not head.footer.get("host_broken")),
     )
 
 
@@ -195,6 +200,10 @@ def _kind(old: Case, new: Case) -> str:
         return "unanswered" if before.answered else ""
     if not before.answered:
         return "answered"
+    if _only_compiled(new) and not _only_compiled(old) and _got_through(old, "compile"):
+        return "unanswered"
+    if _only_compiled(old) and not _only_compiled(new) and _got_through(new, "compile"):
+        return "answered"
     if before.passes != after.passes:
         return "fixed" if after.passes else "broken"
     if after is State.FAILED:
@@ -202,6 +211,15 @@ def _kind(old: Case, new: Case) -> str:
     if before is not after:
         return "vacuous" if after is State.VACUOUS else "proven"
     return ""
+
+
+def _only_compiled(case: Case) -> bool:
+    """Whether a pass says nothing of the run: the device was only compiled for."""
+    return case["kind"] is None and case["stage"] == "compile"
+
+
+def _got_through(case: Case, stage: str) -> bool:
+    return case["kind"] is None or Stage(case["stage"]).order > Stage(stage).order
 
 
 def _group(case: Case) -> tuple[str, str]:
@@ -236,6 +254,10 @@ def _notes(base: RunFile, head: RunFile) -> Iterable[str]:
             yield f"the {words} run says nothing of IREE: {run.footer['host_broken']}"
         if not run.footer["complete"]:
             yield f"the {words} run is incomplete: not every selected case ran to its end"
+    for name in sorted(base.header["devices"].keys() & head.header["devices"].keys()):
+        old, new = (run.header["devices"][name].get("last_stage") for run in (base, head))
+        if old != new:
+            yield f"device {name} is tested up to another stage: {old}, now {new}"
     facts = [(run.header | run.header["packages"]) for run in (base, head)]
     for name in ("suite", "onnx", "onnxruntime", "numpy"):
         old, new = (each.get(name, "unknown") for each in facts)

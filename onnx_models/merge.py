@@ -119,6 +119,9 @@ def _facts(first: RunFile, part: RunFile) -> Iterator[tuple[str, object, object]
     """What must be equal, by name, as one and as the other has it."""
     for key in SAME:
         yield key, first.header.get(key), part.header.get(key)
+    if first.header.get("shard") and part.header.get("shard"):
+        one, other = (" ".join(selecting(each.header["arguments"])) for each in (first, part))
+        yield "selection", one or "everything", other or "everything"
     packages = (first.header["packages"], part.header["packages"])
     for name in _PACKAGES:
         yield name, packages[0].get(name), packages[1].get(name)
@@ -129,6 +132,25 @@ def _facts(first: RunFile, part: RunFile) -> Iterator[tuple[str, object, object]
     for name in sorted(devices[0].keys() & devices[1].keys()):
         for key in _DEVICE:
             yield f"{key} of device {name}", devices[0][name][key], devices[1][name][key]
+
+
+_SELECTING = ("-k", "-m", "--collection", "--model", "--max-bytes", "--deselect", "--lf", "--last-failed")
+
+
+def selecting(arguments: Sequence[str]) -> list[str]:
+    """The words of a call that choose cases: parts of one split must have the same."""
+    found: list[str] = []
+    words = iter(map(str, arguments))
+    for word in words:
+        name = next((each for each in _SELECTING if word == each or word.startswith(f"{each}=")), None)
+        short = next(
+            (each for each in ("-k", "-m") if word.startswith(each) and not word.startswith("--")), None
+        )
+        if name and word == name and name not in ("--lf", "--last-failed"):
+            found.append(f"{name} {next(words, '')}")
+        elif name or short:
+            found.append(word)
+    return sorted(found)
 
 
 def _versions(part: RunFile) -> dict[str, str]:

@@ -23,6 +23,7 @@ from typing import Any
 
 from onnx_models import record_lines
 from onnx_models.migrations import migrate
+from onnx_models.outcomes import Verdict
 from onnx_models.record_lines import brief
 from onnx_models.records import RecordError
 
@@ -206,6 +207,8 @@ def _check_case(
         raise RecordError(f"{place}: the case {brief(case['id'])} is there twice; this is more than one run")
     if case["device"] not in header["devices"]:
         raise RecordError(f"{place}: device {brief(case['device'])} is not in the header; damaged")
+    if case["verdict"] == Verdict.PASSED.value and case["kind"] is not None:
+        raise RecordError(f"{place}: {brief(case['id'])} passed and failed ({brief(case['kind'])}); damaged")
     if case["id"] != f"{case['device']}/{case['collection']}/{case['model']}":
         raise RecordError(f"{place}: the id {brief(case['id'])} is not device/collection/model; damaged")
 

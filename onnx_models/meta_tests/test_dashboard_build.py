@@ -521,7 +521,7 @@ def test_a_fault_is_not_said_to_pass_where_it_stops_others(folder: Path, site: P
 
 
 def test_matrix_and_operators_agree_on_what_a_model_has(folder: Path, site: Path) -> None:
-    """A case that was stopped before its file was read has the operators that another device's record knows."""
+    """A case that was stopped before its file was read has the operators of another device's record."""
     make(folder, site, run([case("zoo/a", operators={}), case("zoo/a", "hip", operators={"Gelu": 2})]))
     rows = Reader(site / "operators.html").tables["operators"][1:]
     assert [(row[0], row[2:]) for row in rows] == [("Gelu", ["100.0 % 1 of 1", "100.0 % 1 of 1"])]

@@ -89,7 +89,7 @@ def test_each_change_has_its_kind(before: str, after: str) -> None:
     assert kinds(made(before), made(after)) == ({"cpu/zoo/m": kind} if kind else {})
     for word in KINDS:
         assert differ(made(before), made(after)).violates([word]) is (word == kind)
-    worse = kind in ("broken", "missing", "unanswered")
+    worse = kind in ("broken", "missing", "unanswered", "vacuous")
     assert differ(made(before), made(after)).violates(["regressed"]) is worse
 
 
@@ -355,3 +355,46 @@ def test_a_release_is_found_by_its_short_name(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["diff", f"{folder}@3.0", f"{folder}@3.1"])
     assert done.exit_code == 0, done.output
     assert done.output == CliRunner().invoke(main, ["diff", f"{folder}@3.0.0", f"{folder}@3.1.0"]).output
+
+
+COMPILED = {"stage": "compile"}
+ONLY_COMPILED = [
+    ({}, COMPILED, "unanswered"),
+    (FAILED | {"stage": "run"}, COMPILED, "unanswered"),
+    ({"stage": "compile", "kind": "error"}, COMPILED, "fixed"),
+    (COMPILED, COMPILED, None),
+    (COMPILED, {}, "answered"),
+    (COMPILED, {"stage": "run", "kind": "crash"}, "answered"),
+    (COMPILED, {"stage": "compile", "kind": "error"}, "broken"),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "kind"), ONLY_COMPILED)
+def test_a_device_that_is_only_compiled_for_answers_less(
+    before: dict[str, Any], after: dict[str, Any], kind: str | None
+) -> None:
+    old, new = (run([case("zoo/kept"), case("zoo/m", **row)]) for row in (before, after))
+    assert kinds(old, new) == ({"cpu/zoo/m": kind} if kind else {})
+
+
+def test_a_device_of_another_last_stage_is_noted() -> None:
+    old, new = run([case("zoo/a")]), run([case("zoo/a", stage="compile")])
+    new.header["devices"]["cpu"]["last_stage"] = "compile"
+    found = differ(old, new)
+    assert "device cpu is tested up to another stage: compare, now compile" in found.notes
+    assert found.violates(["regressed"])
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        run([case("zoo/a")], complete=False),
+        run([case("zoo/a")], broken="disk"),
+        run([case("other/a")]),
+        run([]),
+    ],
+    ids=["cut off", "broken", "nothing in common", "empty"],
+)
+def test_of_what_is_not_judged_nobody_knows_that_nothing_regressed(head: RunFile) -> None:
+    assert differ(run([case("zoo/a")]), head).violates(["regressed"])
+    assert not differ(run([case("zoo/a")]), head).violates(["slower"])

@@ -291,3 +291,30 @@ def test_wrong_use_is_refused(argv: list[str]) -> None:
     done = CliRunner().invoke(main, ["merge", *argv])
     assert done.exit_code in (2, 4)
     assert "Traceback" not in done.output
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (["-k", "a"], ["-k", "a"], True),
+        (["-k", "a"], ["-k", "b"], False),
+        (["-k", "a"], [], False),
+        (["-k=a"], ["-kb"], False),
+        (
+            ["--collection", "zoo", "--shard", "1/2", "-n", "2"],
+            ["--collection", "zoo", "--shard", "2/2"],
+            True,
+        ),
+        (["--collection=zoo"], ["--collection=nodes"], False),
+        (["--lf"], [], False),
+    ],
+)
+def test_parts_of_a_split_are_of_one_selection(one: list[str], other: list[str], same: bool) -> None:
+    parts = halves()
+    for part_, words in zip(parts, (one, other), strict=True):
+        dict.update(part_.header, {"arguments": words})
+    if same:
+        assert merge(parts).run.footer["complete"] is True
+    else:
+        with pytest.raises(MergeError, match="different selection"):
+            merge(parts)
