@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -12,6 +15,7 @@ from rich.table import Table
 from onnx_models.dashboard.build import build
 from onnx_models.history import History
 from onnx_models.outcomes import UsageError
+from onnx_models.record_lines import printable
 
 _RUNS = click.argument("runs", type=click.Path(path_type=Path), metavar="RUNS_DIR")
 
@@ -66,9 +70,17 @@ def history_command(runs: Path, as_json: bool, sql: str | None) -> None:
     for why in history.broken.values():
         click.echo(f"left out: {why}", err=True)
     if as_json:
-        click.echo(json.dumps(rows, default=str, indent=1))
+        click.echo(json.dumps([_plain(row) for row in rows], default=str, indent=1, allow_nan=False))
         return
     table = Table(*(rows[0] if rows else ("no runs",)))
     for row in rows:
-        table.add_row(*(str(value) for value in row.values()))
-    Console(width=200).print(table)
+        table.add_row(*(printable(str(value)) for value in row.values()))
+    Console(width=200, markup=False, highlight=False).print(table)
+
+
+def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row for JSON, which has no NaN and no infinity."""
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in row.items()
+    }

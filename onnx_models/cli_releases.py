@@ -36,7 +36,7 @@ def ls_command(cache: Path) -> None:
         names = ("iree-base-compiler", "iree-base-runtime", "onnx", "python")
         versions = [each.packages.get(name, "?") for name in names]
         table.add_row(each.name, *versions, f"{each.bytes / 1e6:.0f} MB", each.made)
-    Console(width=200).print(table)
+    Console(width=200, markup=False).print(table)
 
 
 @toolchains_group.command("add")
@@ -138,6 +138,6 @@ def _print(finished: Sequence[RunFile]) -> None:
             other = counts["skipped"] + counts["error"]
             shown = (counts["passed"], counts["vacuous"], counts["failed"], other, counts["total"])
             table.add_row(run.header["release"], device, *map(str, shown))
-    Console(width=160).print(table)
+    Console(width=160, markup=False).print(table)
     for base, head in pairwise(finished):
         click.echo("\n" + "\n".join(difference_report.as_text(difference.differ(base, head))))

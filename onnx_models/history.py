@@ -143,12 +143,21 @@ class History:
         import duckdb
 
         try:
+            query.encode()
+        except UnicodeEncodeError:
+            raise UsageError("--sql: not UTF-8") from None
+        try:
             statements = duckdb.extract_statements(query)
             if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
                 raise UsageError("--sql takes one SELECT")
             # The tables are what a query may see, not the files of this machine; this cannot be undone.
             self.connection.execute("SET enable_external_access = false")
-            return _named(self._answer(query))
+            answer = self._answer(query)
+            names = [column[0] for column in answer.description]
+            twice = next((name for name in names if names.count(name) > 1), None)
+            if twice is not None:
+                raise UsageError(f"--sql: two columns are called {twice!r}: name them with AS")
+            return _named(answer)
         except duckdb.Error as error:
             raise UsageError(f"--sql: {str(error).splitlines()[0]}") from None
 

@@ -19,9 +19,11 @@ from typing import Any
 
 import duckdb
 import pytest
+from click.testing import CliRunner
 from packaging.version import Version
 
 from onnx_models import history, runs, states
+from onnx_models.cli import main
 from onnx_models.files import sha256_of
 from onnx_models.history import History
 from onnx_models.meta_tests import histories
@@ -453,3 +455,31 @@ def test_a_line_of_no_kind_is_named_and_the_others_are_shown(tmp_path: Path, lin
         assert opened.rows("SELECT count(*) FROM run") == [(1,)]
     finally:
         opened.close()
+
+
+def test_a_table_shows_text_and_obeys_none_of_it(tmp_path: Path) -> None:
+    save(tmp_path, run([case("zoo/a")], release="[/b]3[red]\x1b[31m"))
+    done = limited(10**6, "history", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "[/b]3[red] [31m" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("SELECT 1 AS b, 2 AS b", "error: --sql: two columns are called 'b': name them with AS\n"),
+        ("SELECT '\udcff'", "error: --sql: not UTF-8\n"),
+    ],
+)
+def test_a_query_that_would_lose_something_is_refused(tmp_path: Path, query: str, said: str) -> None:
+    done = CliRunner().invoke(main, ["history", str(save(tmp_path, run([case("zoo/a")]))), "--sql", query])
+    assert (done.exit_code, done.output) == (4, said)
+
+
+def test_json_has_no_nan(tmp_path: Path) -> None:
+    folder = str(save(tmp_path, run([case("zoo/a")])))
+    done = CliRunner().invoke(
+        main, ["history", folder, "--json", "--sql", "SELECT 'nan'::DOUBLE AS a, 1.5 AS b"]
+    )
+    assert json.loads(done.output, parse_constant=lambda word: pytest.fail(word)) == [{"a": None, "b": "1.5"}]
