@@ -142,14 +142,12 @@ def selecting(arguments: Sequence[str]) -> list[str]:
     found: list[str] = []
     words = iter(map(str, arguments))
     for word in words:
-        name = next((each for each in _SELECTING if word == each or word.startswith(f"{each}=")), None)
-        short = next(
-            (each for each in ("-k", "-m") if word.startswith(each) and not word.startswith("--")), None
-        )
-        if name and word == name and name not in ("--lf", "--last-failed"):
-            found.append(f"{name} {next(words, '')}")
-        elif name or short:
-            found.append(word)
+        name, equals, value = word.partition("=")
+        if word[:2] in ("-k", "-m") and len(word) > 2:
+            found.append(f"{word[:2]} {word[2:]}")
+        elif name in _SELECTING:
+            flag = name in ("--lf", "--last-failed")
+            found.append(name if flag else f"{name} {value if equals else next(words, '')}")
     return sorted(found)
 
 

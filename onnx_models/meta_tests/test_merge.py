@@ -299,7 +299,9 @@ def test_wrong_use_is_refused(argv: list[str]) -> None:
         (["-k", "a"], ["-k", "a"], True),
         (["-k", "a"], ["-k", "b"], False),
         (["-k", "a"], [], False),
-        (["-k=a"], ["-kb"], False),
+        (["-ka"], ["-kb"], False),
+        (["-ka"], ["-k", "a"], True),
+        (["--collection=zoo"], ["--collection", "zoo"], True),
         (
             ["--collection", "zoo", "--shard", "1/2", "-n", "2"],
             ["--collection", "zoo", "--shard", "2/2"],
