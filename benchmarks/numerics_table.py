@@ -9,9 +9,9 @@ the comparison does not see.
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,15 +40,23 @@ class Row:
     passes_at_2: bool
 
 
-def main(argv: Sequence[str]) -> int:
+def main() -> int:
     """Print what was found and rewrite the table; 1 when a planted fault goes unseen."""
-    artifacts, records = Path(argv[0]), [Path(name) for name in argv[1:]]
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("artifacts", type=Path)
+    parser.add_argument("records", type=Path, nargs="+", metavar="RECORD.jsonl")
+    options = parser.parse_args()
+    artifacts, records = options.artifacts, options.records
     cases = {row["id"]: row for file in records for row in _cases(file)}
     compared, stopped = [], []
     for case in sorted(cases.values(), key=lambda row: (row["collection"], row["model"], row["device"])):
         rows = list(_rows(case, artifacts))
         compared += rows
         stopped += [] if rows else [case]
+    if not compared:
+        parser.error(f"no case of these records was compared below {artifacts}: the table stays as it is")
     missed, planted = _planted(artifacts, {f"{row['collection']}/{row['model']}" for row in cases.values()})
     text = "\n".join([*_table(compared, stopped), "", *_summary(compared, missed, planted)])
     before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)
@@ -187,4 +195,4 @@ def _expected(each: ReferenceSet, outputs: Sequence[Array]) -> list[compare.Expe
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    raise SystemExit(main())

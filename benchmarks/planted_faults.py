@@ -10,6 +10,7 @@ and exits 1 when one is not caught.
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import subprocess
 import sys
@@ -61,8 +62,13 @@ sys.exit(code)
 
 def main() -> int:
     """Plant each fault; the number of models that did not notice, as the exit code."""
-    artifacts, record = Path(sys.argv[1]).absolute(), Path(sys.argv[2])
-    cases = runs.read(record).cases
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("artifacts", type=Path)
+    parser.add_argument("record", type=Path, metavar="RECORD.jsonl")
+    options = parser.parse_args()
+    artifacts, cases = options.artifacts.absolute(), runs.read(options.record).cases
     sound = sorted(
         case["id"]
         for case in cases
