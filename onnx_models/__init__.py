@@ -5,6 +5,7 @@ imports only from those above it. Those that are set in serve one of the others;
 "in a child" marks what runs in a process of its own, away from pytest's:
 
     outcomes            stages, failures, verdicts; `judge`
+      versions          releases by name and by age
       files             hashes, sizes, what a file surely is, whole writes
       toml_files        reads TOML; whatever is wrong with a file is one line for its author
     catalog             the models          (catalogue/)

@@ -12,12 +12,12 @@ import click
 from packaging.version import InvalidVersion
 
 from onnx_models import difference, difference_report, junit, report, runs
-from onnx_models.environments import release_name, release_order
 from onnx_models.files import write_atomic
 from onnx_models.merge import WITHIN, merge
 from onnx_models.outcomes import SuiteError, UsageError, Verdict
 from onnx_models.record_lines import brief
 from onnx_models.runs import RunFile
+from onnx_models.versions import release_name, version_key
 
 _PATH = click.Path(path_type=Path)
 _INCOMPLETE = click.option(
@@ -164,9 +164,7 @@ def _find(name: str, *, allow_incomplete: bool) -> RunFile:
         if wanted in (header["release"], header["iree"], header["run"])
     ]
     if not fits:
-        there = sorted(
-            {str(header["release"]) for header in headers.values()}, key=release_order, reverse=True
-        )
+        there = sorted({str(header["release"]) for header in headers.values()}, key=version_key, reverse=True)
         some = f"the newest {len(there[:5])} of {len(there)} releases are {', '.join(there[:5])}"
         raise SuiteError(
             brief(f"{folder}: no run of {wanted!r}: {some if there else 'the folder has none'}", 600)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from onnx_models import latency, states
-from onnx_models.outcomes import Stage
 from onnx_models.runs import RunFile
 from onnx_models.states import State
 
@@ -124,7 +123,7 @@ def differ(base: RunFile, head: RunFile) -> Difference:
         counts={name: _counts(a, b) for name, (a, b) in sorted(counted.items())},
         apart=tuple(_apart(base, head, shared)),
         notes=tuple(_notes(base, head)),
-        judged=bool(counted and head.footer["complete"] and not head.footer.get("host_broken")),
+        judged=bool(counted) and head.whole,
     )
 
 
@@ -200,9 +199,9 @@ def _kind(old: Case, new: Case) -> str:
         return "unanswered" if before.answered else ""
     if not before.answered:
         return "answered"
-    if _only_compiled(new) and not _only_compiled(old) and _got_through(old, "compile"):
+    if _only_compiled(new) and not _only_compiled(old) and _compiled(old):
         return "unanswered"
-    if _only_compiled(old) and not _only_compiled(new) and _got_through(new, "compile"):
+    if _only_compiled(old) and not _only_compiled(new) and _compiled(new):
         return "answered"
     if before.passes != after.passes:
         return "fixed" if after.passes else "broken"
@@ -218,8 +217,8 @@ def _only_compiled(case: Case) -> bool:
     return case["kind"] is None and case["stage"] == "compile"
 
 
-def _got_through(case: Case, stage: str) -> bool:
-    return case["kind"] is None or Stage(case["stage"]).order > Stage(stage).order
+def _compiled(case: Case) -> bool:
+    return case["kind"] is None or case["stage"] in ("run", "compare")
 
 
 def _group(case: Case) -> tuple[str, str]:

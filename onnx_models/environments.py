@@ -25,6 +25,7 @@ from packaging.version import InvalidVersion, Version
 from onnx_models import toml_files, tools
 from onnx_models.cache import locked
 from onnx_models.outcomes import SuiteError, UsageError
+from onnx_models.versions import release_name, version_key
 
 RELEASES = Path(__file__).with_name("releases.toml")
 
@@ -96,17 +97,6 @@ def name_of(version: str) -> str:
         raise UsageError(f"--iree {version!r}: not a version: give one such as 3.9.0, or {NIGHTLY}") from None
 
 
-def release_name(version: str) -> str:
-    """`3.13.0` of `3.13` and of `v3.13.0`: one release has one name, in the history too.
-
-    Raises:
-        InvalidVersion: it is no version.
-    """
-    found = Version(version)
-    short = ".".join(map(str, found.release))
-    return str(found).replace(short, short + ".0" * (3 - len(found.release)), 1)
-
-
 def provide(version: str, cache: Path, *, offline: bool = False) -> Environment:
     """The environment of a release, made when there is none; others wait for the one that makes it.
 
@@ -151,15 +141,7 @@ def environments(cache: Path) -> tuple[Environment, ...]:
     """All whole environments, the oldest release first."""
     folders = sorted(cache.joinpath("toolchains").glob("*"))
     found = [each for folder in folders if (each := find(folder.name, cache))]
-    return tuple(sorted(found, key=lambda each: release_order(each.packages["iree-base-compiler"])))
-
-
-def release_order(version: str) -> tuple[int, Version | str]:
-    """A key that sorts versions by age; what is no version comes last, by name."""
-    try:
-        return 0, Version(version)
-    except InvalidVersion:
-        return 1, version
+    return tuple(sorted(found, key=lambda each: version_key(each.packages["iree-base-compiler"])))
 
 
 @contextlib.contextmanager
@@ -299,7 +281,7 @@ def _python() -> str:
 
 def _nearest(name: str, versions: str) -> str:
     """The published versions around a missing one."""
-    known = sorted({v.strip() for v in versions.split(",")}, key=release_order)
-    before = [v for v in known if release_order(v) < release_order(name)][-2:]
-    after = [v for v in known if release_order(v) > release_order(name)][:2]
+    known = sorted({v.strip() for v in versions.split(",")}, key=version_key)
+    before = [v for v in known if version_key(v) < version_key(name)][-2:]
+    after = [v for v in known if version_key(v) > version_key(name)][:2]
     return ", ".join([*before, *after])

@@ -31,7 +31,7 @@ def size_text(count: int) -> str:
 
 def is_web_page(head: bytes) -> bool:
     """Whether a file that begins so is HTML: a login, proxy or error page, in the place of a download."""
-    return head.lstrip()[:512].lower().startswith((b"<!doctype html", b"<html", b"<head", b"<?xml"))
+    return head.lstrip()[:512].lower().startswith((b"<!doctype", b"<html", b"<head", b"<?xml"))
 
 
 def describe(head: bytes) -> str:

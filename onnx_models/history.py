@@ -28,13 +28,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from filelock import FileLock, Timeout
-from packaging.version import InvalidVersion, Version
 
 from onnx_models import runs
 from onnx_models.files import sha256_of
 from onnx_models.history_tables import TABLES, convert
 from onnx_models.outcomes import SuiteError, UsageError
 from onnx_models.records import RecordError
+from onnx_models.versions import version_key
 
 if TYPE_CHECKING:
     import duckdb
@@ -262,14 +262,6 @@ def _stat(path: Path) -> str:
     if time.time() - found.st_ctime < SETTLED:
         return ""
     return f"{found.st_size} {found.st_mtime_ns} {found.st_ctime_ns} {found.st_ino}"
-
-
-def version_key(release: str) -> tuple[int, Version, str]:
-    """Sorts releases by age; a build without a version comes after all of them, by name."""
-    try:
-        return 0, Version(release), ""
-    except InvalidVersion:
-        return 1, Version("0"), release
 
 
 def _open(database: Path) -> duckdb.DuckDBPyConnection:

@@ -180,8 +180,7 @@ def fail_on(words: Iterable[str], run: RunFile) -> list[str]:
     """What of a run meets a word of `report --fail-on`: its cases of that verdict, or the run itself."""
     wanted = frozenset(words)
     met = [case["id"] for case in run.cases if case["verdict"] in wanted]
-    whole = run.footer["complete"] and not run.footer.get("host_broken") and run.cases
-    return met if whole or not wanted & _JUDGES_THE_WHOLE else [f"run {run.id}", *met]
+    return met if run.whole or not wanted & _JUDGES_THE_WHOLE else [f"run {run.id}", *met]
 
 
 def as_json(run: RunFile) -> dict[str, Any]:

@@ -47,6 +47,11 @@ class RunFile:
         return str(self.header["run"])
 
     @property
+    def whole(self) -> bool:
+        """Whether it has cases, ran to its end, and says something of IREE; no other is known to be fine."""
+        return bool(self.footer["complete"] and not self.footer.get("host_broken") and self.cases)
+
+    @property
     def parts(self) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
         """Header, cases and footer."""
         return dict(self.header), [dict(case) for case in self.cases], dict(self.footer)

@@ -157,7 +157,7 @@ def run_attached(argv: Sequence[str | Path], *, env: Mapping[str, str] | None = 
 
 
 @contextlib.contextmanager
-def forked(items: Callable[[], Iterator[_Item]], what: str) -> Iterator[Callable[[], list[_Item]]]:
+def forked(items: Callable[[], Iterator[_Item]], what: str) -> Iterator[Iterator[_Item]]:
     """Collect what an iterator yields in a fork of this process, while this one goes on (Linux only).
 
     For plain Python that shares much with what is here: handing it over to a new program would take
@@ -169,11 +169,12 @@ def forked(items: Callable[[], Iterator[_Item]], what: str) -> Iterator[Callable
         what: names the work in messages.
 
     Yields:
-        Waits for the items. Raises what the iterator raised of the suite's own errors, or SuiteError
-        where the fork was killed.
+        The items, waited for when the first is asked for; that raises what the iterator raised of the
+        suite's own errors, or SuiteError where the fork was killed.
     """
     import multiprocessing
 
+    parent = os.getpid()
     fork = multiprocessing.get_context("fork")
     receiver, sender = fork.Pipe(duplex=False)
 
@@ -190,24 +191,23 @@ def forked(items: Callable[[], Iterator[_Item]], what: str) -> Iterator[Callable
         with contextlib.suppress(BrokenPipeError):
             sender.send(answer)
 
-    parent = os.getpid()
     child = fork.Process(target=collect, daemon=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads, from Python 3.12 on
         child.start()
     sender.close()
 
-    def wait() -> list[_Item]:
+    def received() -> Iterator[_Item]:
         try:
             done: list[_Item] | SuiteError = receiver.recv()
         except EOFError:
             raise SuiteError(f"{what}: the process ended without an answer; try again") from None
         if isinstance(done, SuiteError):
             raise done
-        return done
+        yield from done
 
     try:
-        yield wait
+        yield received()
     finally:
         receiver.close()
         child.terminate()

@@ -6,7 +6,7 @@ The process is a fork: handing the drafts over as pickles took as long as writin
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -41,8 +41,5 @@ def written(
         writer = Writer(folder)
         return (writer.put(finish(draft, everywhere)) for draft in drafts)
 
-    def later(wait: Callable[[], list[Put]]) -> Iterator[Put]:
-        yield from wait()
-
-    with tools.forked(put, f"{folder}: writing pages") as wait:
-        yield later(wait)
+    with tools.forked(put, f"{folder}: writing pages") as pages:
+        yield pages

@@ -204,6 +204,7 @@ def _harmless(value: Any) -> Any:
     return [_harmless(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
+@cache
 def warm_up() -> None:
     """Draw nothing: the first drawing starts a JavaScript engine, which takes half a second."""
     _library().vegalite_to_svg({"$schema": SCHEMA, "data": {"values": []}, "mark": "point"})

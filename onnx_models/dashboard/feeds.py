@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from onnx_models.dashboard.render import Site, model_page, percent
+from onnx_models.dashboard.render import Site, badge_path, model_page, percent
 from onnx_models.dashboard.site import Page, file_name
 from onnx_models.dashboard.snapshot import Subject
 from onnx_models.dashboard.trends import Point
@@ -36,11 +36,6 @@ def pages(site: Site) -> Iterator[Page]:
     yield Page(path="data/cases.json", text=_json({"version": VERSION, "cases": cases}, compact=True))
     changed = [_change(site, each) for each in site.snapshot.subjects if each.change]
     yield Page(path="data/changes.json", text=_json({"version": VERSION, "changes": changed}))
-
-
-def badge_path(device: str) -> str:
-    """Where a device's badge lies."""
-    return f"badges/{file_name(device)}.json"
 
 
 def _badge(device: str, counts: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ The page has 20,000 cells, so a letter counts: only failures say in a title what
 def pages(site: Site) -> Iterator[Page]:
     """`matrix.html`."""
     devices = list(site.snapshot.devices)
-    grouped = site.subjects_by_model()
+    grouped = site.by_model
     operators = _index(op for cases in grouped.values() for op in site.operators(cases))
     faults = _index(each.now.fault for cases in grouped.values() for each in cases if each.now.fault)
     rows = [_row(site, name, cases, devices, operators, faults) for name, cases in grouped.items()]

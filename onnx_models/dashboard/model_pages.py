@@ -16,10 +16,9 @@ from onnx_models.dashboard.timeline import Segment
 def drafts(site: Site) -> Iterator[Draft]:
     """`models/<collection>/<path>.html`."""
     runs = {name: site.timeline.runs_of(name) for name in site.snapshot.devices}
-    for name, cases in site.subjects_by_model().items():
+    for name, cases in site.by_model.items():
         model = site.models.get(name)
         known = [site.lines[case.id] for case in cases if case.id in site.lines]
-        operators = _first(known, "operators") or (model.operators if model else {})
         values = {
             "name": name,
             "task": model.task if model else "",
@@ -27,7 +26,7 @@ def drafts(site: Site) -> Iterator[Draft]:
             "size": _first(known, "bytes") or (model.bytes if model else 0),
             "opset": _first(known, "opset") or (model.opset_label if model else 0),
             "tags": _first(known, "tags") or (model.tags if model else ()),
-            "operators": sorted(operators.items(), key=lambda item: (-item[1], item[0])),
+            "operators": sorted(site.operators(cases).items(), key=lambda item: (-item[1], item[0])),
             "cases": [_case(site, case, runs[case.device]) for case in cases],
         }
         yield Draft(template="model.html", path=model_page(name), values=values)

@@ -17,7 +17,7 @@ def pages(site: Site) -> Iterator[Page]:
     """`operators.html`."""
     devices = list(site.snapshot.devices)
     tested: dict[str, dict[str, list[int]]] = defaultdict(lambda: {name: [0, 0] for name in devices})
-    for cases in site.subjects_by_model().values():
+    for cases in site.by_model.values():
         for operator in site.operators(cases):
             for subject in cases:
                 cell = tested[operator][subject.device]

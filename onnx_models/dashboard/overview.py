@@ -9,7 +9,7 @@ from onnx_models.dashboard import charts
 from onnx_models.dashboard.render import Site
 from onnx_models.dashboard.site import Page
 from onnx_models.dashboard.trends import Point
-from onnx_models.history import version_key
+from onnx_models.versions import version_key
 
 LISTED = 40
 """Cases of each kind of change that the page shows; the feed and data/changes.json have all."""

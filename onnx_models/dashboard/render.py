@@ -66,21 +66,22 @@ class Site:
     base_url: str
     notices: Sequence[str]
 
-    def subjects_by_model(self) -> dict[str, list[Subject]]:
+    @cached_property
+    def by_model(self) -> dict[str, list[Subject]]:
         """The cases of each model, `collection/path`, in order."""
         found: dict[str, list[Subject]] = {}
         for subject in self.snapshot.subjects:
             found.setdefault(subject.model_id, []).append(subject)
         return {name: sorted(cases, key=lambda case: case.device) for name, cases in sorted(found.items())}
 
-    def operators(self, cases: Sequence[Subject]) -> set[str]:
-        """A model's operators: those of its file by the first record that has them, else the catalogue's."""
+    def operators(self, cases: Sequence[Subject]) -> Mapping[str, int]:
+        """A model's operators and their counts, by the first record that has them, else by the catalogue."""
         for each in cases:
-            found = self.lines.get(each.id, {}).get("operators")
+            found: Mapping[str, int] = self.lines.get(each.id, {}).get("operators") or {}
             if found:
-                return set(found)
+                return found
         model = self.models.get(cases[0].model_id)
-        return set(model.operators) if model else set()
+        return model.operators if model else {}
 
     @cached_property
     def everywhere(self) -> Mapping[str, Any]:
@@ -112,6 +113,11 @@ def finish(draft: Draft, everywhere: Mapping[str, Any]) -> Page:
 def model_page(model_id: str) -> str:
     """Where a model's page lies."""
     return f"models/{file_name(model_id)}.html"
+
+
+def badge_path(device: str) -> str:
+    """Where a device's badge lies."""
+    return f"badges/{file_name(device)}.json"
 
 
 def mark(result: Result) -> str:
@@ -151,7 +157,7 @@ def environment() -> Any:
         "urlencode": cache(quote),
         # The charts are this package's own SVG, with every text of the data escaped.
         "chart": markupsafe.Markup,
-        "badge_of": lambda device: f"badges/{file_name(device)}.json",
+        "badge_of": badge_path,
     }
     made.globals |= {"STATE_WORDS": STATE_WORDS}
     return made

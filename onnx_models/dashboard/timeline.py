@@ -67,9 +67,13 @@ class Timeline:
     def _strips(self) -> dict[str, Mapping[int, Sequence[Segment]]]:
         return {}
 
-    def runs_of(self, device: str) -> list[Mapping[str, Any]]:
+    @cached_property
+    def _runs(self) -> dict[str, Sequence[Mapping[str, Any]]]:
+        return {device: [self.runs[row] for row in rows] for device, rows in self.tested.items()}
+
+    def runs_of(self, device: str) -> Sequence[Mapping[str, Any]]:
         """The runs of a device, by age of the release."""
-        return [self.runs[row] for row in self.tested.get(device, ())]
+        return self._runs.get(device, ())
 
     def strip(self, case: str, device: str) -> Sequence[Segment]:
         """A case's past; runs of its device that did not have it are in no segment."""

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from packaging.version import InvalidVersion, Version
-
-from onnx_models.history import STATES, History, version_key
+from onnx_models.history import STATES, History
+from onnx_models.versions import base_release, version_key
 
 Tallies = Mapping[tuple[int, str], Mapping[str, int]]
 
@@ -99,11 +98,3 @@ def _point(
         started=run["started"],
         counts=whole,
     )
-
-
-def base_release(release: str) -> str:
-    """`3.13.0` of `3.13.0rc20261016`; a build without a version is its own release."""
-    try:
-        return Version(release).base_version
-    except InvalidVersion:
-        return release

@@ -31,6 +31,7 @@ from onnx_models.meta_tests.histories import case, run, save
 from onnx_models.outcomes import Kind, Stage, SuiteError, UsageError, Verdict
 from onnx_models.records import RecordError
 from onnx_models.runs import RunFile
+from onnx_models.versions import version_key
 
 NUMBERS = """import_s, compile_s, run_s, peak_bytes, mlir_bytes, vmfb_bytes, ratio, latency_s, peer_s, fresh,
     result.machine"""
@@ -125,7 +126,7 @@ def test_runs_are_in_order_of_release_then_time(folder: Path) -> None:
 
 def test_a_build_without_a_version_is_after_all_releases() -> None:
     names = ["3.10.0", "my-branch", "3.9.0", "3.10.0rc1"]
-    assert sorted(names, key=history.version_key) == ["3.9.0", "3.10.0rc1", "3.10.0", "my-branch"]
+    assert sorted(names, key=version_key) == ["3.9.0", "3.10.0rc1", "3.10.0", "my-branch"]
 
 
 @pytest.mark.parametrize("seed", range(3))
